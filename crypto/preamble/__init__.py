@@ -1,0 +1,1 @@
+"""Two-server block-sparse secure aggregation with distributed point functions (arXiv 2503.11897)."""

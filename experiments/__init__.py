@@ -1,0 +1,1 @@
+"""Questions and answers: sweeps, configurations of experiments, benchmarks. Knows fedsim."""

@@ -1,0 +1,1 @@
+"""Real clients: certificates, node keys, health."""

@@ -1,0 +1,1 @@
+"""The ledger of bytes and seconds, and what is drawn from it."""

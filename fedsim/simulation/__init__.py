@@ -1,0 +1,1 @@
+"""Running many clients on one machine or a Ray cluster."""
