@@ -106,7 +106,7 @@ def decode(data: bytes | memoryview, header: Header, kind: int, body_bytes: int 
         raise WireError(f"scheme {scheme!r} kind {got_kind}: expected '{header.scheme}' kind {kind}")
     if params != header.params_hash:
         raise KeyMismatch(
-            f"parameters {params.hex()[:8]}: this round uses {header.params_hash.hex()[:8]}; all parties need one config"
+            f"parameters {params.hex()[:8]}: this round uses {header.params_hash.hex()[:8]}; use one config"
         )
     if key_id != header.key_id:
         raise KeyMismatch(f"key {key_id.hex()}: this round uses {header.key_id.hex()}; distribute the run's keys")
