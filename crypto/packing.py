@@ -118,10 +118,15 @@ class Layout:
             raise LayoutMismatch(f"array '{missing[0]}' is not in the layout; it has {list(self.names)[:5]}...")
         return Layout(tuple(s for s in self.segments if s.name in wanted))
 
-    def pack(self, arrays: Mapping[str, NDArray[np.generic]], scale: float = 1.0) -> NDArray[np.float32]:
+    def pack(
+        self,
+        arrays: Mapping[str, NDArray[np.generic]],
+        scale: float = 1.0,
+        scales: Mapping[str, float] | None = None,
+    ) -> NDArray[np.float32]:
         """Return ``scale * arrays`` as one float32 vector of shape ``(length,)``; the product is formed in float64.
 
-        Arrays may be strided, 0-d or big-endian; extra names are ignored.
+        Arrays may be strided, 0-d or big-endian; extra names are ignored. `scales` overrides `scale` by name.
 
         Raises:
             LayoutMismatch: a name is missing or a shape differs.
@@ -130,7 +135,8 @@ class Layout:
         out = np.empty(self.length, np.float32)
         at = 0
         for segment in self.segments:
-            out[at : at + segment.size] = self._flat(segment, arrays, scale)
+            factor = scale if scales is None else scales.get(segment.name, scale)
+            out[at : at + segment.size] = self._flat(segment, arrays, factor)
             at += segment.size
         return out
 

@@ -1,0 +1,503 @@
+"""What all strategies share on the server: layout -> seal -> sum -> apply.
+
+A strategy is a Flower `Strategy` that owns its round loop: it streams replies into a running sealed total, so that memory
+is O(model) however many clients take part. Subclasses say which arrays travel and what to do with their mean.
+"""
+
+import logging
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from numpy.typing import NDArray
+
+from crypto import Layout
+from crypto.base import Plan, Tag
+from strategies.errors import EmptyRound, Incompatible, TooFewReplies
+from strategies.fold import ChunkSum, Delivered, Totals, delivered
+from strategies.nodes import Node, Participation, discover
+from strategies.plan import BufferRule, Payload, RoundPlan, Weighting
+from strategies.protection import Plain, Protection
+from strategies.records import (
+    NamedArrays,
+    array_record,
+    model_record,
+    read_model,
+    read_sealed,
+    sealed_record,
+    wire_bytes,
+)
+from strategies.rounds import chunk_size, chunked, in_order, stream
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class RoundRecord:
+    """What happened in one round.
+
+    Attributes:
+        round: server round, from 1.
+        rounds: number of rounds of the run.
+        nodes: sampled clients in order; `delivered` runs beside it.
+        delivered: what each one delivered, or why it was left out.
+        evaluated: the same for client-side evaluation, by partition id.
+        download_bytes: what Flower moves to one client for training.
+        logical_download_bytes: of these, the model or the sealed total.
+        metrics: means over clients (``train_*``, ``client_*``) and server-side evaluation (``server_*``).
+        round_s: seconds from the first message to the applied update.
+        open_s: seconds that opening the total took on the server.
+    """
+
+    round: int
+    rounds: int
+    nodes: list[Node] = field(default_factory=list)
+    delivered: list[Delivered] = field(default_factory=list)
+    evaluated: dict[int, Delivered] = field(default_factory=dict)
+    download_bytes: int = 0
+    logical_download_bytes: int = 0
+    evaluate_download_bytes: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    round_s: float = 0.0
+    open_s: float = 0.0
+
+    @property
+    def accepted(self) -> int:
+        """Number of clients that count."""
+        return sum(not d.error for d in self.delivered)
+
+    @property
+    def failures(self) -> list[str]:
+        """One line for each client that was left out."""
+        pairs = zip(self.nodes, self.delivered, strict=False)
+        return [f"round {self.round}, client {n.partition_id}: {d.error}" for n, d in pairs if d.error]
+
+
+class RoundObserver(Protocol):
+    """Whoever wants to know: progress, ledger, checkpoints."""
+
+    def evaluate(self, server_round: int, state: NamedArrays) -> dict[str, float]:
+        """Evaluate the global model where the server holds it; metric names without prefix."""
+        ...
+
+    def round_done(self, record: RoundRecord, strategy: "FederatedStrategy") -> None:
+        """One round was applied and evaluated."""
+        ...
+
+
+class _Nobody:
+    def evaluate(self, server_round: int, state: NamedArrays) -> dict[str, float]:
+        return {}
+
+    def round_done(self, record: RoundRecord, strategy: "FederatedStrategy") -> None:
+        return
+
+
+@dataclass(slots=True)
+class SealedState:
+    """The global model as the server has it when only clients open: the last total and what it is of."""
+
+    totals: list[bytes]
+    plan: RoundPlan
+    length: int
+    weight: float
+    count: int
+
+
+class FederatedStrategy(Strategy):
+    """Server half of a strategy.
+
+    Args:
+        participation: who takes part.
+        protection: the secure sum.
+        weighting: ``examples`` weights clients by their number of samples, ``uniform`` alike.
+        buffers: rule for untrained state.
+        seed: of the sampling.
+        evaluate_fraction: share of the nodes that evaluates the global model after each round; 0 for none.
+        evaluate_every: rounds between evaluations; the last round is always evaluated.
+        weight_scale: divides numbers of examples; ``None`` asks the clients for theirs where a bound needs it.
+        observer: see :class:`RoundObserver`.
+
+    Raises:
+        Incompatible: the strategy needs the opened model on the server and the protection keeps it from there.
+    """
+
+    #: Name on the command line and in plans; the client half of this name is used.
+    name: ClassVar[str]
+    #: What a client sends.
+    payload: ClassVar[Payload] = "weights"
+    #: Whether the server must hold the opened model (server optimisers, scores of layers).
+    needs_open_model: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        *,
+        participation: Participation | None = None,
+        protection: Protection | None = None,
+        weighting: Weighting = "examples",
+        buffers: BufferRule | None = None,
+        seed: int = 0,
+        evaluate_fraction: float = 0.0,
+        evaluate_every: int = 1,
+        weight_scale: float | None = None,
+        observer: RoundObserver | None = None,
+    ) -> None:
+        self.participation = participation or Participation()
+        self.protection: Protection = protection or Plain()
+        self.weighting: Weighting = weighting
+        self.buffers = buffers or BufferRule()
+        self.seed = seed
+        self.evaluate_fraction = evaluate_fraction
+        self.evaluate_every = evaluate_every
+        self.weight_scale = weight_scale
+        self.observer: RoundObserver = observer or _Nobody()
+        self.state: NamedArrays | None = None
+        self.sealed: SealedState | None = None
+        self._nodes: list[Node] = []
+        self._secure_plan: Plan | None = None
+        if self.needs_open_model and self.protection.opened_by == "clients":
+            raise Incompatible(
+                f"strategy '{self.name}' with protection '{self.protection.name}': the strategy's server step needs "
+                "the opened sum, which only clients can open; use fedavg, or a protection that the server or a committee opens"
+            )
+
+    # ----------------------------------------------------------------- what a paper says
+
+    def travelling(self, layout: Layout, server_round: int) -> Layout:
+        """Return the layout of what clients send back this round; all that the buffer rule lets travel."""
+        return self.buffers.travelling(layout)
+
+    def extras(self, server_round: int) -> dict[str, int | float | str | bool | bytes]:
+        """Return the strategy's own scalars for the client half."""
+        return {}
+
+    @abstractmethod
+    def apply(self, mean: dict[str, NDArray[np.float64]], server_round: int) -> None:
+        """Update :attr:`state` from the weighted mean of what clients sent, float64 arrays by name."""
+
+    def state_dict(self) -> dict[str, NDArray[np.generic]]:
+        """Return the strategy's own state (server momentum, ...) for a checkpoint; the model is not part of it."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, NDArray[np.generic]]) -> None:
+        """Take the state that :meth:`state_dict` returned."""
+
+    def summary(self) -> None:
+        """Log the strategy's settings."""
+        log.info(
+            "%s over %s: %s weighting, participation %s",
+            self.name,
+            self.protection.name,
+            self.weighting,
+            self.participation,
+        )
+
+    # ----------------------------------------------------------------- the round loop
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        first_round: int = 1,
+    ) -> Result:
+        """Run the federation.
+
+        Args:
+            grid: any Flower grid.
+            initial_arrays: the model of round 0, an ordinary record or :func:`~strategies.records.model_record`.
+            num_rounds: last round.
+            timeout: a round's time limit in seconds where the participation sets none.
+            train_config: scalars for the client app, sent with each plan.
+            evaluate_config: the same for evaluation.
+            evaluate_fn: Flower's server-side evaluation; not called while only clients can open the model.
+            first_round: 1, or one past a checkpoint's round.
+
+        Returns:
+            Flower's `Result`; its `arrays` are empty while only clients can open the model.
+
+        Raises:
+            TooFewReplies, EmptyRound: a round failed; :attr:`state` is that of the last good round.
+            NoSuchNodes: too few nodes are connected.
+            BudgetExceeded: the plan does not fit the protection.
+        """
+        result = Result()
+        self.begin(grid, initial_arrays)
+        for server_round in range(first_round, num_rounds + 1):
+            record = self._round(grid, server_round, num_rounds, timeout, train_config)
+            if server_round % self.evaluate_every == 0 or server_round == num_rounds:
+                self._evaluate(grid, record, timeout, evaluate_config, evaluate_fn, result)
+            self.observer.round_done(record, self)
+            result.train_metrics_clientapp[server_round] = MetricRecord(
+                {k: v for k, v in record.metrics.items() if k.startswith("train_")}
+            )
+        if self.state is not None and self.sealed is None:
+            result.arrays = array_record(self.state)
+        return result
+
+    def begin(self, grid: Grid, initial_arrays: ArrayRecord) -> None:
+        """Take the initial model, find the nodes, and size the secure sum; everything that can be refused is, here."""
+        self.state = read_model(initial_arrays)
+        self.sealed = None
+        scaled = self.protection.bounded and self.weighting == "examples" and self.weight_scale is None
+        self._nodes = discover(grid, self.participation, ask=scaled)
+        if scaled:
+            self.weight_scale = float(max((n.num_examples for n in self._nodes), default=0) or 1)
+        self._secure_plan = Plan(
+            length=self.buffers.travelling(self.state.layout).length,
+            clients=self.participation.count(len(self._nodes)),
+            bound=self.protection.bound,
+        )
+        self.protection.secure_sum(self._secure_plan)
+        self.summary()
+
+    def _round(
+        self, grid: Grid, server_round: int, rounds: int, timeout: float, train_config: ConfigRecord | None
+    ) -> RoundRecord:
+        started = time.perf_counter()
+        record = RoundRecord(round=server_round, rounds=rounds)
+        record.nodes = self.participation.sample(self._nodes, self.seed, server_round)
+        plan, layout = self._plan(server_round, rounds, record.nodes)
+        content = self._content(plan, train_config)
+        record.download_bytes, record.logical_download_bytes = wire_bytes(content), _logical_bytes(content)
+        messages = self._messages(content, record.nodes, MessageType.TRAIN, server_round)
+        totals = self._fold(grid, messages, plan.tag(layout.length), record, self.participation.deadline_s or timeout)
+        self._check_counts(record)
+        self._settle(totals, plan, layout, record)
+        record.round_s = time.perf_counter() - started
+        return record
+
+    def _plan(self, server_round: int, rounds: int, nodes: list[Node]) -> tuple[RoundPlan, Layout]:
+        if self.state is None or self._secure_plan is None:
+            raise RuntimeError("begin() must come first")
+        layout = self.travelling(self.state.layout, server_round)
+        plan = RoundPlan(
+            strategy=self.name,
+            round=server_round,
+            rounds=rounds,
+            names=layout.names,
+            layout_hash=layout.hash,
+            payload=self.payload,
+            weighting=self.weighting,
+            weight_scale=self.weight_scale or 1.0,
+            buffers=self.buffers.mode,
+            first_partition=nodes[0].partition_id if self.buffers.mode == "first" and nodes else -1,
+            secure=self._secure_plan,
+            extras=self.extras(server_round),
+        )
+        return plan, layout
+
+    def _content(self, plan: RoundPlan, config: ConfigRecord | None) -> RecordDict:
+        """Return a message's content: the model, or the last sealed total, and the plan."""
+        record = plan.record()
+        for key, value in (config or {}).items():
+            record.setdefault(key, value)
+        content = RecordDict({"config": record})
+        if self.sealed is not None:
+            content["total"] = sealed_record(self.sealed.totals)
+            previous = self.sealed.plan.record()
+            previous["weight"], previous["count"] = self.sealed.weight, self.sealed.count
+            content["total-plan"] = previous
+        elif self.state is not None:
+            content["model"] = model_record(self.state)
+        return content
+
+    @staticmethod
+    def _messages(content: RecordDict, nodes: list[Node], kind: str, server_round: int) -> list[Message]:
+        group = str(server_round)
+        return [Message(content, dst_node_id=n.node_id, message_type=kind, group_id=group) for n in nodes]
+
+    def _fold(self, grid: Grid, messages: list[Message], tag: Tag, record: RoundRecord, timeout: float) -> Totals:
+        """Send the messages and fold what comes back, chunk by chunk in order."""
+        if self._secure_plan is None:
+            raise RuntimeError("begin() must come first")
+        secure = self.protection.secure_sum(self._secure_plan)
+        totals = Totals([secure.adder(tag) for _ in range(secure.aggregators)])
+        reducer = ChunkSum(self.protection, self._secure_plan, tag)
+        batches = chunked(messages, chunk_size(len(messages)))
+        nodes = iter(record.nodes)
+        for replies in in_order(stream(grid, batches, timeout=timeout, reducer=reducer)):
+            for reply in replies:
+                self._fold_one(reply, next(nodes), totals, secure.aggregators, record)
+        return totals
+
+    @staticmethod
+    def _fold_one(reply: Message, node: Node, totals: Totals, aggregators: int, record: RoundRecord) -> None:
+        item = delivered(reply, node.node_id)
+        if not reply.has_error() and "partial" in reply.content.array_records:
+            started = time.perf_counter()
+            totals.merge(read_sealed(reply.content.array_records["partial"], aggregators))
+            item.add_s += time.perf_counter() - started
+        record.delivered.append(item)
+        if item.error:
+            log.warning("round %d, client %d left out: %s", record.round, node.partition_id, item.error)
+
+    def _check_counts(self, record: RoundRecord) -> None:
+        reasons = "".join(f"\n  client {n.partition_id}: {d.error}" for n, d in _failed(record)[:5])
+        if record.accepted == 0:
+            raise EmptyRound(f"round {record.round}: none of {len(record.nodes)} clients delivered.{reasons}")
+        if record.accepted < self.participation.min_replies:
+            raise TooFewReplies(
+                f"round {record.round}: {record.accepted} of {len(record.nodes)} clients delivered, min_replies is "
+                f"{self.participation.min_replies}; lower it or look at the reasons.{reasons}"
+            )
+
+    def _settle(self, totals: Totals, plan: RoundPlan, layout: Layout, record: RoundRecord) -> None:
+        counted = [d for d in record.delivered if not d.error]
+        weight = sum(plan.weight(d.num_examples) for d in counted)
+        record.metrics |= _means(counted, "train_")
+        if self.protection.opened_by == "clients":
+            self.sealed = SealedState(totals.totals(), plan, layout.length, weight, len(counted))
+            return
+        started = time.perf_counter()
+        opener = self.protection.opener(plan.secure)
+        vector = opener.open(totals.totals(), plan.tag(layout.length))
+        record.open_s = time.perf_counter() - started
+        first_counts = any(
+            n.partition_id == plan.first_partition
+            for n, d in zip(record.nodes, record.delivered, strict=True)
+            if not d.error
+        )
+        self.apply(mean_arrays(vector, layout, weight, self.buffers, first_counts), plan.round)
+
+    # ----------------------------------------------------------------- evaluation
+
+    def _evaluate(
+        self,
+        grid: Grid,
+        record: RoundRecord,
+        timeout: float,
+        config: ConfigRecord | None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
+        result: Result,
+    ) -> None:
+        if self.state is not None and self.sealed is None:
+            metrics = self.observer.evaluate(record.round, self.state)
+            record.metrics |= {f"server_{k}": v for k, v in metrics.items()}
+            if evaluate_fn is not None and (more := evaluate_fn(record.round, array_record(self.state))) is not None:
+                result.evaluate_metrics_serverapp[record.round] = more
+                record.metrics |= {f"server_{k}": float(v) for k, v in more.items() if isinstance(v, int | float)}
+        if self.evaluate_fraction > 0:
+            self._evaluate_on_clients(grid, record, timeout, config)
+            result.evaluate_metrics_clientapp[record.round] = MetricRecord(
+                {k: v for k, v in record.metrics.items() if k.startswith("client_")}
+            )
+
+    def _evaluate_on_clients(
+        self, grid: Grid, record: RoundRecord, timeout: float, config: ConfigRecord | None
+    ) -> None:
+        share = Participation(fraction=self.evaluate_fraction)
+        nodes = share.sample(self._nodes, self.seed + 1, record.round)
+        plan, _ = self._plan(record.round, record.rounds, nodes)
+        content = self._content(plan, config)
+        record.evaluate_download_bytes = wire_bytes(content)
+        messages = self._messages(content, nodes, MessageType.EVALUATE, record.round)
+        batches = chunked(messages, chunk_size(len(messages)))
+        answers = in_order(stream(grid, batches, timeout=self.participation.deadline_s or timeout))
+        order = iter(nodes)
+        for reply in (r for replies in answers for r in replies):
+            node = next(order)
+            item = delivered(reply, node.node_id)
+            item.upload_bytes = 0 if reply.has_error() else wire_bytes(reply.content)
+            record.evaluated[node.partition_id] = item
+        record.metrics |= _means([d for d in record.evaluated.values() if not d.error], "client_")
+
+    # ----------------------------------------------------------------- Flower's own interface
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """See `flwr.serverapp.strategy.Strategy`; for loops other than :meth:`start`."""
+        if self.state is None:
+            self.begin(grid, arrays)
+        self._pending = RoundRecord(round=server_round, rounds=server_round)
+        self._pending.nodes = self.participation.sample(self._nodes, self.seed, server_round)
+        plan, layout = self._plan(server_round, server_round, self._pending.nodes)
+        self._pending_plan = plan, layout
+        return self._messages(self._content(plan, config), self._pending.nodes, MessageType.TRAIN, server_round)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """See `flwr.serverapp.strategy.Strategy`."""
+        record, (plan, layout) = self._pending, self._pending_plan
+        by_node = {r.metadata.src_node_id: r for r in replies}
+        record.nodes = [n for n in record.nodes if n.node_id in by_node]
+        ordered = [by_node[n.node_id] for n in record.nodes]
+        secure = self.protection.secure_sum(plan.secure)
+        tag = plan.tag(layout.length)
+        totals = Totals([secure.adder(tag) for _ in range(secure.aggregators)])
+        reducer = ChunkSum(self.protection, plan.secure, tag)
+        nodes = iter(record.nodes)
+        for chunk in chunked(ordered, chunk_size(len(ordered))):
+            for reply in reducer(list(chunk)):
+                self._fold_one(reply, next(nodes), totals, secure.aggregators, record)
+        self._check_counts(record)
+        self._settle(totals, plan, layout, record)
+        arrays = array_record(self.state) if self.state is not None and self.sealed is None else None
+        return arrays, MetricRecord(dict(record.metrics))
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """See `flwr.serverapp.strategy.Strategy`."""
+        if self.evaluate_fraction == 0:
+            return []
+        nodes = Participation(fraction=self.evaluate_fraction).sample(self._nodes, self.seed + 1, server_round)
+        plan, _ = self._plan(server_round, server_round, nodes)
+        return self._messages(self._content(plan, config), nodes, MessageType.EVALUATE, server_round)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """See `flwr.serverapp.strategy.Strategy`."""
+        items = [delivered(r, r.metadata.src_node_id) for r in replies]
+        return MetricRecord(dict(_means([d for d in items if not d.error], ""))) if items else None
+
+
+def mean_arrays(
+    vector: NDArray[np.float64], layout: Layout, weight: float, buffers: BufferRule, first_counts: bool
+) -> dict[str, NDArray[np.float64]]:
+    """Return the weighted mean of a round's vectors as float64 arrays by name.
+
+    Under the ``first`` rule buffers are one client's own, unweighted; they are absent if that client did not deliver.
+    """
+    mean: dict[str, NDArray[np.float64]] = {}
+    at = 0
+    for segment in layout.segments:
+        part = vector[at : at + segment.size]
+        at += segment.size
+        if buffers.mode == "first" and segment.name in buffers.names:
+            if not first_counts:
+                continue
+            part = part.copy()
+        else:
+            part = part / weight
+        mean[segment.name] = part.reshape(segment.shape) if segment.coordinates is None else part
+    return mean
+
+
+def _failed(record: RoundRecord) -> list[tuple[Node, Delivered]]:
+    return [(n, d) for n, d in zip(record.nodes, record.delivered, strict=False) if d.error]
+
+
+def _means(items: list[Delivered], prefix: str) -> dict[str, float]:
+    """Return means of the clients' metrics weighted by their examples; a metric counts over those that report it."""
+    sums: dict[str, tuple[float, float]] = {}
+    for item in items:
+        for key, value in item.metrics.items():
+            total, weight = sums.get(key, (0.0, 0.0))
+            sums[key] = (total + item.num_examples * value, weight + item.num_examples)
+    return {prefix + k: total / weight for k, (total, weight) in sums.items() if weight > 0}
+
+
+def _logical_bytes(content: RecordDict) -> int:
+    return sum(len(a.data) for r in content.array_records.values() for a in r.values())

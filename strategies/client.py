@@ -1,0 +1,204 @@
+"""What all strategies share on a client: open -> train -> seal.
+
+:class:`ClientHalf` is the client's side of a strategy; :func:`open_model` and :func:`seal_update` are used by our client
+app, and :func:`seal_mod` does the same around any Flower `ClientApp` whose messages carry ordinary records.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
+from torch import nn
+
+from crypto import InputError, Layout, LayoutMismatch
+from crypto.packing import cast
+from strategies.base import mean_arrays
+from strategies.fedavg import with_values
+from strategies.plan import BufferRule, RoundPlan
+from strategies.protection import Protection
+from strategies.records import NamedArrays, array_record, read_model, read_sealed, sealed_record
+
+Handler = Callable[[Message, Context], Message]
+
+
+class ClientHalf:
+    """Client half of FedAvg and all that train the whole model; other strategies override its steps."""
+
+    #: The plan's strategy that this half serves.
+    name: ClassVar[str] = "fedavg"
+
+    def prepare(self, model: nn.Module, plan: RoundPlan) -> None:
+        """Shape the model before training (freeze, decompose); it holds the global weights already."""
+
+    def update(self, before: NamedArrays, after: NamedArrays, plan: RoundPlan) -> NamedArrays:
+        """Return what travels, before weighting: the weights or their change, as the plan's payload says."""
+        return after if plan.payload == "weights" else difference(before, after)
+
+
+def difference(before: NamedArrays, after: NamedArrays) -> NamedArrays:
+    """Return ``after - before`` by name; integer arrays as float64, so that they cannot wrap."""
+    arrays: dict[str, NDArray[np.generic]] = {}
+    for name, array in after.arrays.items():
+        old = before.arrays[name]
+        kind = array.dtype if array.dtype.kind == "f" else np.dtype(np.float64)
+        arrays[name] = array.astype(kind) - old.astype(kind)
+    return NamedArrays(arrays, after.dtypes)
+
+
+def open_model(content: RecordDict, protection: Protection, known: NamedArrays | None) -> NamedArrays:
+    """Return the global model that a message brings: as it is, or by opening the last sealed total.
+
+    Args:
+        content: the message's content.
+        protection: opens the total.
+        known: this client's own state; arrays that do not travel are taken from it.
+
+    Raises:
+        WireError: neither a model nor a total, or one that does not match its plan.
+    """
+    if "model" in content.array_records:
+        return read_model(content.array_records["model"])
+    if "total" not in content.array_records or known is None:
+        raise LayoutMismatch("the message holds neither a model nor a sealed total: server and client must agree")
+    notes = content.config_records["total-plan"]
+    plan = RoundPlan.from_record(notes)
+    layout = known.layout.only(plan.names)
+    _check_layout(layout, plan)
+    totals = read_sealed(content.array_records["total"], protection.secure_sum(plan.secure).aggregators)
+    vector = protection.opener(plan.secure).open(totals, plan.tag(layout.length))
+    weight = notes["weight"]
+    if not isinstance(weight, float) or not weight > 0:
+        raise LayoutMismatch(f"total weight {weight!r}: must be a positive number")
+    rule = BufferRule(mode=plan.buffers)
+    return with_values(known, mean_arrays(vector, layout, weight, rule, True))
+
+
+def seal_update(
+    half: ClientHalf,
+    plan: RoundPlan,
+    before: NamedArrays,
+    after: NamedArrays,
+    *,
+    num_examples: int,
+    partition_id: int,
+    buffer_names: frozenset[str],
+    protection: Protection,
+) -> list[bytes]:
+    """Lay out, weight and seal one client's result.
+
+    Returns:
+        One part per aggregator.
+
+    Raises:
+        LayoutMismatch: the client's model is not the one that the plan is of.
+        InputError: no samples, or a value that is not finite; names the array and the index.
+    """
+    if num_examples < 1:
+        raise InputError(f"client {partition_id} has {num_examples} samples: it cannot take part; check the partition")
+    update = half.update(before, after, plan)
+    layout = update.layout.only(plan.names) if plan.payload == "weights" else before.layout.only(plan.names)
+    _check_layout(layout, plan)
+    scales: dict[str, float] = {}
+    if plan.buffers == "first":
+        scales = dict.fromkeys(buffer_names, 1.0 if partition_id == plan.first_partition else 0.0)
+    vector = layout.pack(update.arrays, plan.weight(num_examples), scales)
+    return protection.sealer(plan.secure).seal(vector, plan.tag(layout.length))
+
+
+def _check_layout(layout: Layout, plan: RoundPlan) -> None:
+    if layout.hash != plan.layout_hash:
+        raise LayoutMismatch(
+            f"this client's model has layout {layout.hash.hex()[:8]} ({layout.length} values): the round's is "
+            f"{plan.layout_hash.hex()[:8]}; model and options must agree on both sides"
+        )
+
+
+def seal_mod(
+    protection: Protection, half: ClientHalf | None = None, buffer_names: frozenset[str] = frozenset()
+) -> Callable[[Message, Context, Handler], Message]:
+    """Return a Flower mod that lets an ordinary `ClientApp` work under any of our strategies.
+
+    The wrapped handler gets ``arrays`` (an `ArrayRecord` of numpy arrays) and ``config``, and answers a training message
+    with ``arrays`` and ``metrics`` (with ``num-examples``), as in Flower's own examples.
+
+    Example:
+        >>> app = ClientApp(mods=[seal_mod(Plain())])  # doctest: +SKIP
+    """
+    side = half or ClientHalf()
+
+    def mod(message: Message, context: Context, call_next: Handler) -> Message:
+        if message.metadata.message_type.startswith("query"):
+            return call_next(message, context)
+        content = message.content
+        known = read_model(context.state["fedsim-model"]) if "fedsim-model" in context.state else None  # type: ignore[arg-type]
+        before = open_model(content, protection, known)
+        context.state["fedsim-model"] = array_record(before)
+        message.content = RecordDict({"arrays": array_record(before), "config": content["config"]})
+        reply = call_next(message, context)
+        if message.metadata.message_type.startswith("train") and not reply.has_error():
+            _seal_reply(reply, before, content.config_records["config"], context)
+        return reply
+
+    def _seal_reply(reply: Message, before: NamedArrays, config: ConfigRecord, context: Context) -> None:
+        records = reply.content
+        metrics = records.metric_records.setdefault("metrics", MetricRecord())
+        examples = metrics.get("num-examples", 0)
+        parts = seal_update(
+            side,
+            RoundPlan.from_record(config),
+            before,
+            read_model(records.array_records["arrays"]),
+            num_examples=int(examples) if isinstance(examples, int | float) else 0,
+            partition_id=int(context.node_config.get("partition-id", -1)),
+            buffer_names=buffer_names,
+            protection=protection,
+        )
+        records.pop("arrays")
+        records["sealed"] = sealed_record(parts)
+
+    return mod
+
+
+class Stopwatch:
+    """Seconds per phase of one client's round.
+
+    Example:
+        >>> watch = Stopwatch()
+        >>> with watch("train"):
+        ...     pass
+        >>> sorted(watch.seconds)
+        ['train']
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._started = time.perf_counter()
+        self._phase = ""
+        self._at = 0.0
+
+    def __call__(self, phase: str) -> "Stopwatch":
+        """Name the phase of the next ``with`` block."""
+        self._phase = phase
+        return self
+
+    def __enter__(self) -> None:
+        self._at = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds[self._phase] = self.seconds.get(self._phase, 0.0) + time.perf_counter() - self._at
+
+    @property
+    def total_s(self) -> float:
+        """Seconds since the watch was made."""
+        return time.perf_counter() - self._started
+
+    def record(self, costs: Mapping[str, float] | None = None) -> MetricRecord:
+        """Return ``<phase>_s`` for each phase, the whole as ``round_s``, and other costs as they are named."""
+        values = {f"{phase}_s": seconds for phase, seconds in self.seconds.items()}
+        return MetricRecord({**values, "round_s": self.total_s, **(costs or {})})
+
+
+__all__ = ["ClientHalf", "Stopwatch", "cast", "difference", "open_model", "seal_mod", "seal_update"]

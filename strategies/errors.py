@@ -1,0 +1,30 @@
+"""What can go wrong in a federated round.
+
+::
+
+    StrategyError
+    |-- EmptyRound       no client delivered anything that counts
+    |-- TooFewReplies    fewer clients delivered than `min_replies`
+    |-- NoSuchNodes      the federation has fewer nodes than the plan needs
+    `-- Incompatible     a strategy and a protection that make no sense together
+"""
+
+
+class StrategyError(Exception):
+    """Base of the errors of this package."""
+
+
+class EmptyRound(StrategyError, ValueError):
+    """All clients failed, were rejected, or had no samples; the global model is unchanged."""
+
+
+class TooFewReplies(StrategyError, RuntimeError):
+    """Fewer clients delivered than the configuration demands; the global model is that of the last good round."""
+
+
+class NoSuchNodes(StrategyError, RuntimeError):
+    """Fewer nodes are connected than the plan needs, and the wait is over."""
+
+
+class Incompatible(StrategyError, ValueError):
+    """A strategy and a protection that make no sense together; raised before round 1."""

@@ -1,0 +1,159 @@
+"""Folding sealed replies into one running total, on the server or on the worker that ran the clients."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+
+from crypto import CryptoError, WireError
+from crypto.base import Adder, Plan, Tag
+from strategies.protection import Protection
+from strategies.records import read_sealed, sealed_record, wire_bytes
+
+#: Error codes of replies that the server, or a worker for it, refuses.
+REJECTED = 1202
+
+
+@dataclass(slots=True)
+class Delivered:
+    """What is known of one client after its reply was folded.
+
+    Attributes:
+        node_id: Flower's id of the node.
+        num_examples: as the client states.
+        metrics: its training metrics.
+        phases: seconds (and other costs) per phase, as the client measured them.
+        upload_bytes: what Flower moved for the reply.
+        sealed_bytes: of these, the sealed parts.
+        add_s: time to add it up.
+        error: why it was left out; empty if it counts.
+        error_code: the reply's error code, 0 if it counts.
+    """
+
+    node_id: int
+    num_examples: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    phases: dict[str, float] = field(default_factory=dict)
+    upload_bytes: int = 0
+    sealed_bytes: int = 0
+    add_s: float = 0.0
+    error: str = ""
+    error_code: int = 0
+
+
+class Totals:
+    """Running totals of one round, one per aggregator."""
+
+    def __init__(self, adders: Sequence[Adder]) -> None:
+        self._adders = list(adders)
+
+    @property
+    def count(self) -> int:
+        """Number of client vectors inside."""
+        return self._adders[0].count
+
+    def add(self, parts: Sequence[bytes]) -> None:
+        """Add one client's parts, to all aggregators or to none."""
+        for adder, part in zip(self._adders, parts, strict=True):
+            adder.add(part)
+
+    def merge(self, totals: Sequence[bytes]) -> None:
+        """Add partial totals."""
+        for adder, total in zip(self._adders, totals, strict=True):
+            adder.merge(total)
+
+    def totals(self) -> list[bytes]:
+        """Return the sealed totals in aggregator order."""
+        return [adder.total() for adder in self._adders]
+
+
+@dataclass(frozen=True)
+class ChunkSum:
+    """Sums one chunk of replies in order; a picklable reducer for grids that run it beside the clients.
+
+    The first reply that counts comes back with the chunk's partial totals in place of its own parts; the others come
+    back without parts. Replies that cannot be added keep their metrics and carry the reason.
+    """
+
+    protection: Protection
+    plan: Plan
+    tag: Tag
+
+    def __call__(self, replies: list[Message]) -> list[Message]:
+        """Return one reply for each one given, in the same order."""
+        secure = self.protection.secure_sum(self.plan)
+        totals = Totals([secure.adder(self.tag) for _ in range(secure.aggregators)])
+        carrier: RecordDict | None = None
+        for reply in replies:
+            if reply.has_error():
+                continue
+            if _take(reply.content, totals, secure.aggregators) and carrier is None:
+                carrier = reply.content
+        if carrier is not None:
+            carrier["partial"] = sealed_record(totals.totals())
+        return replies
+
+
+def _take(content: RecordDict, totals: Totals, aggregators: int) -> bool:
+    """Move one reply's parts into the totals; note sizes, seconds and the reason if that fails."""
+    started = time.perf_counter()
+    notes: dict[str, int | float | str] = {"upload_bytes": wire_bytes(content)}
+    taken = False
+    try:
+        check_examples(content)
+        if "sealed" not in content.array_records:
+            raise WireError("the reply holds no sealed update: client and server must run the same strategy")
+        parts = read_sealed(content.array_records["sealed"], aggregators)
+        notes["sealed_bytes"] = sum(map(len, parts))
+        totals.add(parts)
+        taken = True
+    except CryptoError as error:
+        notes["rejected"] = str(error)
+    content.pop("sealed", None)
+    notes["add_s"] = time.perf_counter() - started
+    content["folded"] = ConfigRecord(notes)  # type: ignore[arg-type]
+    return taken
+
+
+def check_examples(content: RecordDict) -> int:
+    """Return the stated number of examples.
+
+    Raises:
+        WireError: missing, not a finite number, zero or negative.
+    """
+    value = content.metric_records.get("metrics", MetricRecord()).get("num-examples")
+    if not isinstance(value, int | float) or not 0 < value < 2**53:
+        raise WireError(f"num-examples is {value!r}: must be a positive number; a client without samples cannot count")
+    return int(value)
+
+
+def delivered(reply: Message, node_id: int) -> Delivered:
+    """Read what a folded reply says of its client."""
+    if reply.has_error():
+        return Delivered(node_id, error=reply.error.reason or "no reason given", error_code=reply.error.code)
+    content = reply.content
+    folded = content.config_records.get("folded", ConfigRecord())
+    rejected = str(folded.get("rejected", ""))
+    metrics = {k: float(v) for k, v in _scalars(content, "metrics").items()}
+    return Delivered(
+        node_id,
+        num_examples=int(metrics.pop("num-examples", 0)),
+        metrics=metrics,
+        phases=_scalars(content, "phases"),
+        upload_bytes=_number(folded, "upload_bytes"),
+        sealed_bytes=_number(folded, "sealed_bytes"),
+        add_s=float(_number(folded, "add_s", float)),
+        error=rejected,
+        error_code=REJECTED if rejected else 0,
+    )
+
+
+def _scalars(content: RecordDict, name: str) -> dict[str, float]:
+    record = content.metric_records.get(name, MetricRecord())
+    return {k: float(v) for k, v in record.items() if isinstance(v, int | float)}
+
+
+def _number(record: ConfigRecord, key: str, kind: type = int) -> int:
+    value = record.get(key, 0)
+    return kind(value) if isinstance(value, int | float) else 0

@@ -1,0 +1,135 @@
+"""Who is there, and who takes part: nodes in partition order, sampled from a seed."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+
+from strategies.errors import NoSuchNodes
+from strategies.rounds import chunk_size, chunked, stream
+
+_LONGEST_PAUSE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One client as the server knows it.
+
+    Attributes:
+        node_id: Flower's id, random in deployments.
+        partition_id: the client's number; node ids are never used where order or seeds matter.
+        num_examples: training samples that it states, 0 if it was not asked.
+    """
+
+    node_id: int
+    partition_id: int
+    num_examples: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Participation:
+    """Who takes part in a round, and when a round counts.
+
+    Attributes:
+        fraction: share of the nodes that is sampled, in (0, 1]; at least one node.
+        clients: fixed number of nodes instead of a share.
+        min_nodes: nodes that must be connected before the first round.
+        min_replies: clients that must deliver; a round with fewer stops the run.
+        deadline_s: a round's time limit in seconds; clients that are later are left out. ``None`` waits for all.
+        connect_s: how long to wait for `min_nodes`.
+    """
+
+    fraction: float = 1.0
+    clients: int | None = None
+    min_nodes: int = 1
+    min_replies: int = 1
+    deadline_s: float | None = None
+    connect_s: float = 120.0
+
+    def count(self, available: int) -> int:
+        """Return how many of `available` nodes a round samples."""
+        wanted = self.clients if self.clients is not None else max(1, round(self.fraction * available))
+        return min(wanted, available)
+
+    def sample(self, nodes: list[Node], seed: int, server_round: int) -> list[Node]:
+        """Return the round's nodes in partition order; depends on seed and round alone, not on who asked before."""
+        rng = np.random.default_rng(np.random.SeedSequence([seed, server_round, _SAMPLING]))
+        chosen = rng.choice(len(nodes), size=self.count(len(nodes)), replace=False)
+        return [nodes[i] for i in sorted(chosen)]
+
+
+#: Domain separation of the sampling stream from a run's other random streams.
+_SAMPLING = 0x53414D50
+
+
+def wait_for_nodes(grid: Grid, minimum: int, connect_s: float) -> list[int]:
+    """Return the ids of all connected nodes once there are `minimum`.
+
+    Raises:
+        NoSuchNodes: fewer are there after `connect_s` seconds.
+    """
+    deadline = time.monotonic() + connect_s
+    pause = 0.05
+    while len(found := sorted(grid.get_node_ids())) < minimum:
+        if time.monotonic() > deadline:
+            raise NoSuchNodes(
+                f"{len(found)} nodes after {connect_s:g} s: the plan needs {minimum}; start more clients or "
+                "lower min_nodes"
+            )
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
+    return found
+
+
+def discover(grid: Grid, participation: Participation, *, ask: bool) -> list[Node]:
+    """Return the nodes in partition order.
+
+    A grid that knows its nodes' configuration (`node_configs`) is believed; others, and every grid if `ask`, are asked
+    by a ``query.hello`` message. A node whose app does not answer it is numbered after the others, by node id.
+
+    Raises:
+        NoSuchNodes: too few nodes, or two that claim one partition.
+    """
+    ids = wait_for_nodes(grid, participation.min_nodes, participation.connect_s)
+    configs = getattr(grid, "node_configs", None)
+    if isinstance(configs, Mapping) and not ask:
+        nodes = [Node(i, int(configs[i]["partition-id"])) for i in ids]
+    else:
+        nodes = _greet(grid, ids, participation)
+    nodes.sort(key=lambda n: (n.partition_id, n.node_id))
+    for one, two in zip(nodes, nodes[1:], strict=False):
+        if one.partition_id == two.partition_id:
+            raise NoSuchNodes(
+                f"nodes {one.node_id} and {two.node_id} both claim partition {one.partition_id}: ids must be distinct; "
+                "restart one with another partition-id"
+            )
+    return nodes
+
+
+def _greet(grid: Grid, ids: list[int], participation: Participation) -> list[Node]:
+    content = RecordDict()
+    messages = [Message(content, dst_node_id=i, message_type="query.hello") for i in ids]
+    answers: dict[int, MetricRecord] = {}
+    batches = chunked(messages, chunk_size(len(messages)))
+    for _, replies in stream(grid, batches, timeout=participation.connect_s):
+        for reply in replies:
+            if not reply.has_error() and "hello" in reply.content.metric_records:
+                answers[reply.metadata.src_node_id] = reply.content.metric_records["hello"]
+    nodes = []
+    after = 1 + max((_number(a, "partition-id", -1) for a in answers.values()), default=-1)
+    for node_id in ids:
+        answer = answers.get(node_id)
+        if answer is None:
+            nodes.append(Node(node_id, after))
+            after += 1
+        else:
+            nodes.append(Node(node_id, _number(answer, "partition-id", -1), _number(answer, "num-examples", 0)))
+    return nodes
+
+
+def _number(record: MetricRecord, key: str, default: int) -> int:
+    value = record.get(key, default)
+    return int(value) if isinstance(value, int | float) else default

@@ -1,0 +1,82 @@
+"""How a strategy's vectors are protected: both ends of a secure sum, as a strategy sees them.
+
+A :class:`Protection` is a small picklable description. The server calls :meth:`Protection.secure_sum` for its adder; a
+client calls :meth:`Protection.sealer`; whoever may read the sum calls :meth:`Protection.opener`. Keys are found by the
+party that owns them, never sent with the description.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar, Literal
+
+from crypto.base import Opener, Plan, Sealer, SecureSum
+from crypto.plain import PlainSum
+
+OpenedBy = Literal["server", "clients", "committee"]
+
+
+class Protection(ABC):
+    """Both ends of one secure sum.
+
+    Attributes:
+        name: its name on the command line.
+        opened_by: who reads the sum: the ``server`` (then the model is in the clear there), the ``clients`` (the server
+            hands the sealed total on), or a ``committee`` (an extra message round).
+        bounded: whether vectors must keep a declared bound, so that weights are scaled into (0, 1].
+    """
+
+    name: ClassVar[str]
+    opened_by: ClassVar[OpenedBy] = "server"
+    bounded: ClassVar[bool] = True
+
+    @property
+    def bound(self) -> float:
+        """Largest absolute value of a coordinate that a client may send."""
+        return 1.0
+
+    @abstractmethod
+    def secure_sum(self, plan: Plan) -> SecureSum:
+        """Return the public description of the sum.
+
+        Raises:
+            BudgetExceeded: the plan does not fit.
+            BackendUnavailable: the library does not load here.
+        """
+
+    @abstractmethod
+    def sealer(self, plan: Plan) -> Sealer:
+        """Return the client's role; finds its key material itself."""
+
+    @abstractmethod
+    def opener(self, plan: Plan) -> Opener:
+        """Return the role that reads totals.
+
+        Raises:
+            CryptoError: this party holds no key that opens.
+        """
+
+
+@dataclass(frozen=True)
+class Plain(Protection):
+    """No protection: the server sees each update."""
+
+    name = "plain"
+    bounded = False
+
+    def secure_sum(self, plan: Plan) -> PlainSum:
+        """See :meth:`Protection.secure_sum`."""
+        return _plain(plan)
+
+    def sealer(self, plan: Plan) -> Sealer:
+        """See :meth:`Protection.sealer`."""
+        return _plain(plan).sealer()
+
+    def opener(self, plan: Plan) -> Opener:
+        """See :meth:`Protection.opener`."""
+        return _plain(plan).opener()
+
+
+@lru_cache(maxsize=8)
+def _plain(plan: Plan) -> PlainSum:
+    return PlainSum(plan)
