@@ -1,14 +1,14 @@
 """What all strategies share on the server: layout -> seal -> sum -> apply.
 
-A strategy is a Flower `Strategy` that owns its round loop: it streams replies into a running sealed total, so that memory
-is O(model) however many clients take part. Subclasses say which arrays travel and what to do with their mean.
+A strategy is a Flower `Strategy` that owns its round loop: it streams replies into a running sealed total, so that
+memory is O(model) however many clients take part. Subclasses say which arrays travel and what to do with their mean.
 """
 
 import logging
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from crypto import Layout
 from crypto.base import Plan, Tag
 from strategies.errors import EmptyRound, Incompatible, TooFewReplies
-from strategies.fold import ChunkSum, Delivered, Totals, delivered
+from strategies.fold import ChunkSum, Totals, delivered
 from strategies.nodes import Node, Participation, discover
+from strategies.outcome import RoundRecord, logical_bytes, mean_arrays, means
 from strategies.plan import BufferRule, Payload, RoundPlan, Weighting
 from strategies.protection import Plain, Protection
 from strategies.records import (
@@ -36,47 +37,6 @@ from strategies.records import (
 from strategies.rounds import chunk_size, chunked, in_order, stream
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, kw_only=True)
-class RoundRecord:
-    """What happened in one round.
-
-    Attributes:
-        round: server round, from 1.
-        rounds: number of rounds of the run.
-        nodes: sampled clients in order; `delivered` runs beside it.
-        delivered: what each one delivered, or why it was left out.
-        evaluated: the same for client-side evaluation, by partition id.
-        download_bytes: what Flower moves to one client for training.
-        logical_download_bytes: of these, the model or the sealed total.
-        metrics: means over clients (``train_*``, ``client_*``) and server-side evaluation (``server_*``).
-        round_s: seconds from the first message to the applied update.
-        open_s: seconds that opening the total took on the server.
-    """
-
-    round: int
-    rounds: int
-    nodes: list[Node] = field(default_factory=list)
-    delivered: list[Delivered] = field(default_factory=list)
-    evaluated: dict[int, Delivered] = field(default_factory=dict)
-    download_bytes: int = 0
-    logical_download_bytes: int = 0
-    evaluate_download_bytes: int = 0
-    metrics: dict[str, float] = field(default_factory=dict)
-    round_s: float = 0.0
-    open_s: float = 0.0
-
-    @property
-    def accepted(self) -> int:
-        """Number of clients that count."""
-        return sum(not d.error for d in self.delivered)
-
-    @property
-    def failures(self) -> list[str]:
-        """One line for each client that was left out."""
-        pairs = zip(self.nodes, self.delivered, strict=False)
-        return [f"round {self.round}, client {n.partition_id}: {d.error}" for n, d in pairs if d.error]
 
 
 class RoundObserver(Protocol):
@@ -108,6 +68,7 @@ class SealedState:
     length: int
     weight: float
     count: int
+    first_counts: bool
 
 
 class FederatedStrategy(Strategy):
@@ -122,6 +83,7 @@ class FederatedStrategy(Strategy):
         evaluate_fraction: share of the nodes that evaluates the global model after each round; 0 for none.
         evaluate_every: rounds between evaluations; the last round is always evaluated.
         weight_scale: divides numbers of examples; ``None`` asks the clients for theirs where a bound needs it.
+        chunk: clients whose vectors are summed as one, see :mod:`strategies.rounds`; ``None`` chooses by their number.
         observer: see :class:`RoundObserver`.
 
     Raises:
@@ -146,6 +108,7 @@ class FederatedStrategy(Strategy):
         evaluate_fraction: float = 0.0,
         evaluate_every: int = 1,
         weight_scale: float | None = None,
+        chunk: int | None = None,
         observer: RoundObserver | None = None,
     ) -> None:
         self.participation = participation or Participation()
@@ -156,6 +119,7 @@ class FederatedStrategy(Strategy):
         self.evaluate_fraction = evaluate_fraction
         self.evaluate_every = evaluate_every
         self.weight_scale = weight_scale
+        self.chunk = chunk
         self.observer: RoundObserver = observer or _Nobody()
         self.state: NamedArrays | None = None
         self.sealed: SealedState | None = None
@@ -164,7 +128,7 @@ class FederatedStrategy(Strategy):
         if self.needs_open_model and self.protection.opened_by == "clients":
             raise Incompatible(
                 f"strategy '{self.name}' with protection '{self.protection.name}': the strategy's server step needs "
-                "the opened sum, which only clients can open; use fedavg, or a protection that the server or a committee opens"
+                "the opened sum, which only clients can open; use fedavg, or a protection that others can open"
             )
 
     # ----------------------------------------------------------------- what a paper says
@@ -269,7 +233,7 @@ class FederatedStrategy(Strategy):
         record.nodes = self.participation.sample(self._nodes, self.seed, server_round)
         plan, layout = self._plan(server_round, rounds, record.nodes)
         content = self._content(plan, train_config)
-        record.download_bytes, record.logical_download_bytes = wire_bytes(content), _logical_bytes(content)
+        record.download_bytes, record.logical_download_bytes = wire_bytes(content), logical_bytes(content)
         messages = self._messages(content, record.nodes, MessageType.TRAIN, server_round)
         totals = self._fold(grid, messages, plan.tag(layout.length), record, self.participation.deadline_s or timeout)
         self._check_counts(record)
@@ -307,6 +271,7 @@ class FederatedStrategy(Strategy):
             content["total"] = sealed_record(self.sealed.totals)
             previous = self.sealed.plan.record()
             previous["weight"], previous["count"] = self.sealed.weight, self.sealed.count
+            previous["first-counts"] = self.sealed.first_counts
             content["total-plan"] = previous
         elif self.state is not None:
             content["model"] = model_record(self.state)
@@ -324,7 +289,7 @@ class FederatedStrategy(Strategy):
         secure = self.protection.secure_sum(self._secure_plan)
         totals = Totals([secure.adder(tag) for _ in range(secure.aggregators)])
         reducer = ChunkSum(self.protection, self._secure_plan, tag)
-        batches = chunked(messages, chunk_size(len(messages)))
+        batches = chunked(messages, self.chunk or chunk_size(len(messages)))
         nodes = iter(record.nodes)
         for replies in in_order(stream(grid, batches, timeout=timeout, reducer=reducer)):
             for reply in replies:
@@ -343,7 +308,9 @@ class FederatedStrategy(Strategy):
             log.warning("round %d, client %d left out: %s", record.round, node.partition_id, item.error)
 
     def _check_counts(self, record: RoundRecord) -> None:
-        reasons = "".join(f"\n  client {n.partition_id}: {d.error}" for n, d in _failed(record)[:5])
+        reasons = "".join(
+            f"\n  client {n.partition_id}: {d.error}" for n, d in [p for p in record.pairs() if p[1].error][:5]
+        )
         if record.accepted == 0:
             raise EmptyRound(f"round {record.round}: none of {len(record.nodes)} clients delivered.{reasons}")
         if record.accepted < self.participation.min_replies:
@@ -355,19 +322,15 @@ class FederatedStrategy(Strategy):
     def _settle(self, totals: Totals, plan: RoundPlan, layout: Layout, record: RoundRecord) -> None:
         counted = [d for d in record.delivered if not d.error]
         weight = sum(plan.weight(d.num_examples) for d in counted)
-        record.metrics |= _means(counted, "train_")
+        record.metrics |= means(counted, "train_")
+        first_counts = any(n.partition_id == plan.first_partition and not d.error for n, d in record.pairs())
         if self.protection.opened_by == "clients":
-            self.sealed = SealedState(totals.totals(), plan, layout.length, weight, len(counted))
+            self.sealed = SealedState(totals.totals(), plan, layout.length, weight, len(counted), first_counts)
             return
         started = time.perf_counter()
         opener = self.protection.opener(plan.secure)
         vector = opener.open(totals.totals(), plan.tag(layout.length))
         record.open_s = time.perf_counter() - started
-        first_counts = any(
-            n.partition_id == plan.first_partition
-            for n, d in zip(record.nodes, record.delivered, strict=True)
-            if not d.error
-        )
         self.apply(mean_arrays(vector, layout, weight, self.buffers, first_counts), plan.round)
 
     # ----------------------------------------------------------------- evaluation
@@ -402,7 +365,7 @@ class FederatedStrategy(Strategy):
         content = self._content(plan, config)
         record.evaluate_download_bytes = wire_bytes(content)
         messages = self._messages(content, nodes, MessageType.EVALUATE, record.round)
-        batches = chunked(messages, chunk_size(len(messages)))
+        batches = chunked(messages, self.chunk or chunk_size(len(messages)))
         answers = in_order(stream(grid, batches, timeout=self.participation.deadline_s or timeout))
         order = iter(nodes)
         for reply in (r for replies in answers for r in replies):
@@ -410,7 +373,7 @@ class FederatedStrategy(Strategy):
             item = delivered(reply, node.node_id)
             item.upload_bytes = 0 if reply.has_error() else wire_bytes(reply.content)
             record.evaluated[node.partition_id] = item
-        record.metrics |= _means([d for d in record.evaluated.values() if not d.error], "client_")
+        record.metrics |= means([d for d in record.evaluated.values() if not d.error], "client_")
 
     # ----------------------------------------------------------------- Flower's own interface
 
@@ -439,7 +402,7 @@ class FederatedStrategy(Strategy):
         totals = Totals([secure.adder(tag) for _ in range(secure.aggregators)])
         reducer = ChunkSum(self.protection, plan.secure, tag)
         nodes = iter(record.nodes)
-        for chunk in chunked(ordered, chunk_size(len(ordered))):
+        for chunk in chunked(ordered, self.chunk or chunk_size(len(ordered))):
             for reply in reducer(list(chunk)):
                 self._fold_one(reply, next(nodes), totals, secure.aggregators, record)
         self._check_counts(record)
@@ -460,44 +423,4 @@ class FederatedStrategy(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """See `flwr.serverapp.strategy.Strategy`."""
         items = [delivered(r, r.metadata.src_node_id) for r in replies]
-        return MetricRecord(dict(_means([d for d in items if not d.error], ""))) if items else None
-
-
-def mean_arrays(
-    vector: NDArray[np.float64], layout: Layout, weight: float, buffers: BufferRule, first_counts: bool
-) -> dict[str, NDArray[np.float64]]:
-    """Return the weighted mean of a round's vectors as float64 arrays by name.
-
-    Under the ``first`` rule buffers are one client's own, unweighted; they are absent if that client did not deliver.
-    """
-    mean: dict[str, NDArray[np.float64]] = {}
-    at = 0
-    for segment in layout.segments:
-        part = vector[at : at + segment.size]
-        at += segment.size
-        if buffers.mode == "first" and segment.name in buffers.names:
-            if not first_counts:
-                continue
-            part = part.copy()
-        else:
-            part = part / weight
-        mean[segment.name] = part.reshape(segment.shape) if segment.coordinates is None else part
-    return mean
-
-
-def _failed(record: RoundRecord) -> list[tuple[Node, Delivered]]:
-    return [(n, d) for n, d in zip(record.nodes, record.delivered, strict=False) if d.error]
-
-
-def _means(items: list[Delivered], prefix: str) -> dict[str, float]:
-    """Return means of the clients' metrics weighted by their examples; a metric counts over those that report it."""
-    sums: dict[str, tuple[float, float]] = {}
-    for item in items:
-        for key, value in item.metrics.items():
-            total, weight = sums.get(key, (0.0, 0.0))
-            sums[key] = (total + item.num_examples * value, weight + item.num_examples)
-    return {prefix + k: total / weight for k, (total, weight) in sums.items() if weight > 0}
-
-
-def _logical_bytes(content: RecordDict) -> int:
-    return sum(len(a.data) for r in content.array_records.values() for a in r.values())
+        return MetricRecord(dict(means([d for d in items if not d.error], ""))) if items else None

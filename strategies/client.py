@@ -1,7 +1,7 @@
 """What all strategies share on a client: open -> train -> seal.
 
-:class:`ClientHalf` is the client's side of a strategy; :func:`open_model` and :func:`seal_update` are used by our client
-app, and :func:`seal_mod` does the same around any Flower `ClientApp` whose messages carry ordinary records.
+:class:`ClientHalf` is the client's side of a strategy; :func:`open_model` and :func:`seal_update` are used by our
+client app, and :func:`seal_mod` does the same around any Flower `ClientApp` whose messages carry ordinary records.
 """
 
 import time
@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from crypto import InputError, Layout, LayoutMismatch
-from crypto.packing import cast
-from strategies.base import mean_arrays
 from strategies.fedavg import with_values
+from strategies.outcome import mean_arrays
 from strategies.plan import BufferRule, RoundPlan
 from strategies.protection import Protection
 from strategies.records import NamedArrays, array_record, read_model, read_sealed, sealed_record
@@ -48,13 +47,19 @@ def difference(before: NamedArrays, after: NamedArrays) -> NamedArrays:
     return NamedArrays(arrays, after.dtypes)
 
 
-def open_model(content: RecordDict, protection: Protection, known: NamedArrays | None) -> NamedArrays:
+def open_model(
+    content: RecordDict,
+    protection: Protection,
+    known: NamedArrays | None,
+    buffer_names: frozenset[str] = frozenset(),
+) -> NamedArrays:
     """Return the global model that a message brings: as it is, or by opening the last sealed total.
 
     Args:
         content: the message's content.
         protection: opens the total.
         known: this client's own state; arrays that do not travel are taken from it.
+        buffer_names: untrained state, for the ``first`` rule.
 
     Raises:
         WireError: neither a model nor a total, or one that does not match its plan.
@@ -72,8 +77,8 @@ def open_model(content: RecordDict, protection: Protection, known: NamedArrays |
     weight = notes["weight"]
     if not isinstance(weight, float) or not weight > 0:
         raise LayoutMismatch(f"total weight {weight!r}: must be a positive number")
-    rule = BufferRule(mode=plan.buffers)
-    return with_values(known, mean_arrays(vector, layout, weight, rule, True))
+    rule = BufferRule(mode=plan.buffers, names=buffer_names)
+    return with_values(known, mean_arrays(vector, layout, weight, rule, bool(notes["first-counts"])))
 
 
 def seal_update(
@@ -121,8 +126,8 @@ def seal_mod(
 ) -> Callable[[Message, Context, Handler], Message]:
     """Return a Flower mod that lets an ordinary `ClientApp` work under any of our strategies.
 
-    The wrapped handler gets ``arrays`` (an `ArrayRecord` of numpy arrays) and ``config``, and answers a training message
-    with ``arrays`` and ``metrics`` (with ``num-examples``), as in Flower's own examples.
+    The wrapped handler gets ``arrays`` (an `ArrayRecord` of numpy arrays) and ``config``, and answers a training
+    message with ``arrays`` and ``metrics`` (with ``num-examples``), as Flower's own examples do.
 
     Example:
         >>> app = ClientApp(mods=[seal_mod(Plain())])  # doctest: +SKIP
@@ -134,7 +139,7 @@ def seal_mod(
             return call_next(message, context)
         content = message.content
         known = read_model(context.state["fedsim-model"]) if "fedsim-model" in context.state else None  # type: ignore[arg-type]
-        before = open_model(content, protection, known)
+        before = open_model(content, protection, known, buffer_names)
         context.state["fedsim-model"] = array_record(before)
         message.content = RecordDict({"arrays": array_record(before), "config": content["config"]})
         reply = call_next(message, context)
@@ -163,42 +168,30 @@ def seal_mod(
 
 
 class Stopwatch:
-    """Seconds per phase of one client's round.
+    """Seconds per phase of one client's round: each lap ends a phase, so the phases add up to the whole.
 
     Example:
         >>> watch = Stopwatch()
-        >>> with watch("train"):
-        ...     pass
-        >>> sorted(watch.seconds)
-        ['train']
+        >>> watch.lap("download")
+        >>> watch.lap("train")
+        >>> list(watch.seconds)
+        ['download', 'train']
     """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self._started = time.perf_counter()
-        self._phase = ""
-        self._at = 0.0
+        self._started = self._at = time.perf_counter()
 
-    def __call__(self, phase: str) -> "Stopwatch":
-        """Name the phase of the next ``with`` block."""
-        self._phase = phase
-        return self
-
-    def __enter__(self) -> None:
-        self._at = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds[self._phase] = self.seconds.get(self._phase, 0.0) + time.perf_counter() - self._at
-
-    @property
-    def total_s(self) -> float:
-        """Seconds since the watch was made."""
-        return time.perf_counter() - self._started
+    def lap(self, phase: str) -> None:
+        """Count the time since the last lap towards `phase`."""
+        now = time.perf_counter()
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._at
+        self._at = now
 
     def record(self, costs: Mapping[str, float] | None = None) -> MetricRecord:
-        """Return ``<phase>_s`` for each phase, the whole as ``round_s``, and other costs as they are named."""
+        """Return ``<phase>_s`` for each phase, the whole up to the last lap as ``round_s``, and other named costs."""
         values = {f"{phase}_s": seconds for phase, seconds in self.seconds.items()}
-        return MetricRecord({**values, "round_s": self.total_s, **(costs or {})})
+        return MetricRecord({**values, "round_s": self._at - self._started, **(costs or {})})
 
 
-__all__ = ["ClientHalf", "Stopwatch", "cast", "difference", "open_model", "seal_mod", "seal_update"]
+__all__ = ["ClientHalf", "Stopwatch", "difference", "open_model", "seal_mod", "seal_update"]

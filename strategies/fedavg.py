@@ -3,7 +3,8 @@
 * FedAvg (McMahan et al., AISTATS 2017, algorithm 1): x <- sum_i w_i x_i / sum_i w_i.
 * FedProx (Li et al., MLSys 2020, equation 2): the same server; clients add mu/2 ||x - x_t||^2 to their loss.
 * FedAvgM (Hsu et al. 2019, section 4): v <- beta v + d, x <- x + eta v, with the pseudo-gradient d = mean_i(x_i) - x.
-* FedAdam (Reddi et al., ICLR 2021, algorithm 2): m <- b1 m + (1-b1) d, u <- b2 u + (1-b2) d^2, x <- x + eta m / (sqrt(u) + tau).
+* FedAdam (Reddi et al., ICLR 2021, algorithm 2): m <- b1 m + (1-b1) d, u <- b2 u + (1-b2) d^2,
+  x <- x + eta m / (sqrt(u) + tau).
 
 Server optimisers move parameters only; untrained state follows the buffer rule and is averaged as in FedAvg.
 """

@@ -12,7 +12,7 @@ from strategies.protection import Protection
 from strategies.records import read_sealed, sealed_record, wire_bytes
 
 #: Error codes of replies that the server, or a worker for it, refuses.
-REJECTED = 1202
+REJECTED = 104
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 Reducer = Callable[[list[Message]], list[Message]]
 
 #: Error code of a reply that did not come before the deadline.
-LATE = 1201
+LATE = 103
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 

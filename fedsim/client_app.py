@@ -1,0 +1,120 @@
+"""The Flower ClientApp of every run: the same in simulation, under Flower's engine, and in deployment."""
+
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from crypto import InputError
+from fedsim.site import Site, read_state, site_of
+from fedsim.tasks.training import client_seed, evaluate, train
+from strategies.client import Stopwatch, open_model, seal_update
+from strategies.plan import RoundPlan
+from strategies.records import NamedArrays, model_record, read_model, sealed_record
+from strategies.state import load_state_arrays
+
+app = ClientApp()
+
+
+@app.query("hello")
+def hello(message: Message, context: Context) -> Message:
+    """Tell the server this client's number and how many samples it trains on."""
+    site, client = site_of(context.run_config), partition_id(context)
+    values = {"partition-id": client, "num-examples": len(site.partition.indices[client])}
+    return Message(RecordDict({"hello": MetricRecord(dict(values))}), reply_to=message)
+
+
+@app.train()
+def train_round(message: Message, context: Context) -> Message:
+    """Train on the client's own data and answer with the sealed update."""
+    watch = Stopwatch()
+    site, client = site_of(context.run_config), partition_id(context)
+    content = message.content
+    plan = RoundPlan.from_record(content.config_records["config"])
+    before = _receive(content, site, context)
+    watch.lap("open" if "total" in content else "download")
+    x, y = site.train_data(client)
+    if not len(y):
+        raise InputError(f"client {client} has no samples: it cannot take part; use another data.policy")
+    load_state_arrays(site.model, before.arrays)
+    site.half.prepare(site.model, plan)
+    result = train(
+        site.model,
+        x,
+        y,
+        site.train_config(plan.rounds, float(plan.extras.get("proximal-mu", 0.0))),
+        seed=client_seed(site.config.seed, plan.round, client),
+        round=plan.round,
+        flops_per_example=site.flops_per_example,
+    )
+    after = read_state(site.model)
+    watch.lap("train")
+    parts = seal_update(
+        site.half,
+        plan,
+        before,
+        after,
+        num_examples=result.num_examples,
+        partition_id=client,
+        buffer_names=site.buffer_names,
+        protection=site.protection,
+    )
+    _keep_local(site, after, context)
+    watch.lap("seal")
+    reply = RecordDict({"sealed": sealed_record(parts)})
+    reply["metrics"] = MetricRecord({"num-examples": result.num_examples, "loss": result.loss})
+    watch.lap("upload")
+    reply["phases"] = watch.record({"train_flops": float(result.forward_backward_flops or 0)})
+    return Message(reply, reply_to=message)
+
+
+@app.evaluate()
+def evaluate_round(message: Message, context: Context) -> Message:
+    """Evaluate the global model on the client's share of the test set."""
+    watch = Stopwatch()
+    site, client = site_of(context.run_config), partition_id(context)
+    state = _receive(message.content, site, context)
+    watch.lap("open" if "total" in message.content else "download")
+    load_state_arrays(site.model, state.arrays)
+    x, y = site.test_data(client)
+    if not len(y):
+        raise InputError(f"client {client} has no test samples: lower client_evaluation_fraction or the number of clients")
+    result = evaluate(site.model, x, y)
+    watch.lap("evaluate")
+    reply = RecordDict(
+        {
+            "metrics": MetricRecord(
+                {"num-examples": result.num_examples, "loss": result.loss, "accuracy": result.accuracy}
+            ),
+            "phases": watch.record(),
+        }
+    )
+    return Message(reply, reply_to=message)
+
+
+def partition_id(context: Context) -> int:
+    """Return the client's number.
+
+    Raises:
+        InputError: the node's configuration has none.
+    """
+    value = context.node_config.get("partition-id")
+    if not isinstance(value, int):
+        raise InputError(f"partition-id is {value!r}: must be a whole number; start the node with partition-id=N")
+    return value
+
+
+def _receive(content: RecordDict, site: Site, context: Context) -> NamedArrays:
+    """Return the global model, with this client's own buffers where they do not travel."""
+    state = open_model(content, site.protection, site.initial, site.buffer_names)
+    own = context.state.get("buffers")
+    if isinstance(own, ArrayRecord):
+        return NamedArrays({**state.arrays, **read_model(own).arrays}, state.dtypes)
+    return state
+
+
+def _keep_local(site: Site, after: NamedArrays, context: Context) -> None:
+    if site.config.federation.buffers == "local" and site.buffer_names:
+        own = {name: array for name, array in after.arrays.items() if name in site.buffer_names}
+        context.state["buffers"] = model_record(NamedArrays(own))
+
+
+__all__ = ["app", "evaluate_round", "hello", "partition_id", "train_round"]

@@ -1,0 +1,162 @@
+"""What one process needs to play clients or to evaluate: data, partition and one resident model, made once.
+
+Clients of one process share a model object; each round loads the global weights into it, so nothing of one client
+reaches another except through the server.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedsim.config import RunConfig, from_run_config
+from fedsim.registry import client_half, protection_of
+from fedsim.tasks.data import Dataset, load_dataset
+from fedsim.tasks.models import build_model
+from fedsim.tasks.partition import Partition, partition, scheme_options
+from fedsim.tasks.training import TrainConfig, as_inputs, flops_per_example
+from strategies.client import ClientHalf
+from strategies.protection import Protection
+from strategies.records import NamedArrays
+from strategies.state import buffer_names, state_arrays, state_dtypes
+
+Scalar = bool | int | float | str
+#: Clients whose tensors are kept between rounds, by bytes of input.
+_CACHE_BYTES = 512 * 2**20
+
+
+@dataclass(frozen=True)
+class Site:
+    """Everything that follows from the settings alone; heavy parts are made on first use."""
+
+    config: RunConfig
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The task's data."""
+        return load_dataset(self.config.task.name, **self.config.task.options)
+
+    @cached_property
+    def partition(self) -> Partition:
+        """Which training rows each client holds; the same in every process."""
+        data = self.config.data
+        options = {k: getattr(data, k) for k in scheme_options(data.scheme) if hasattr(data, k)}
+        return partition(
+            self.dataset.train_y,
+            self.config.federation.num_clients,
+            data.scheme,
+            seed=self.config.seed,
+            client_ids=self.dataset.client_ids,
+            policy=data.policy,
+            min_size=data.min_size,
+            **options,
+        )
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The resident model; its weights are whatever was loaded last."""
+        model = build_model(
+            self.config.model.name,
+            input_shape=self.dataset.input_shape,
+            num_classes=self.dataset.num_classes,
+            seed=self.config.seed,
+            **self.config.model.options,
+        )
+        self.__dict__["initial"] = read_state(model)
+        return model
+
+    @cached_property
+    def initial(self) -> NamedArrays:
+        """The weights of round 0, which follow from the seed."""
+        _ = self.model
+        state = self.__dict__["initial"]
+        assert isinstance(state, NamedArrays)
+        return state
+
+    @cached_property
+    def buffer_names(self) -> frozenset[str]:
+        """Untrained state (BatchNorm's statistics)."""
+        return buffer_names(self.model)
+
+    @cached_property
+    def protection(self) -> Protection:
+        """The run's secure sum, as the strategies see it."""
+        return protection_of(self.config)
+
+    @cached_property
+    def half(self) -> ClientHalf:
+        """The client half of the run's strategy."""
+        return client_half(self.config)
+
+    @cached_property
+    def flops_per_example(self) -> int:
+        """Forward and backward operations for one example of the model as built."""
+        return flops_per_example(self.model, self.dataset.input_shape)
+
+    @cached_property
+    def _clients(self) -> "OrderedDict[int, tuple[Tensor, Tensor]]":
+        return OrderedDict()
+
+    def train_data(self, client: int) -> tuple[Tensor, Tensor]:
+        """Return a client's training examples and labels as tensors, kept between rounds while they fit."""
+        cache = self._clients
+        if client in cache:
+            cache.move_to_end(client)
+            return cache[client]
+        rows = self.partition.indices[client]
+        pair = as_inputs(self.dataset.train_x[rows]), torch.from_numpy(self.dataset.train_y[rows].astype(np.int64))
+        cache[client] = pair
+        while len(cache) > 1 and sum(x.nbytes for x, _ in cache.values()) > _CACHE_BYTES:
+            cache.popitem(last=False)
+        return pair
+
+    def test_data(self, client: int) -> tuple[Tensor, Tensor]:
+        """Return a client's share of the test set: every num_clients-th row from its own number.
+
+        The shares of all clients make up the test set exactly, so their weighted mean is the test set's accuracy.
+        """
+        step = self.config.federation.num_clients
+        return as_inputs(self.dataset.test_x[client::step]), torch.tensor(self.dataset.test_y[client::step])
+
+    @cached_property
+    def test_set(self) -> tuple[Tensor, Tensor]:
+        """The whole test set."""
+        return as_inputs(np.array(self.dataset.test_x)), torch.tensor(self.dataset.test_y)
+
+    def train_config(self, rounds: int, proximal_mu: float) -> TrainConfig:
+        """Return the local training's settings for a run of this many rounds."""
+        t = self.config.training
+        return TrainConfig(
+            epochs=t.epochs,
+            batch_size=t.batch_size,
+            optimizer=t.optimizer,
+            lr=t.lr,
+            momentum=t.momentum,
+            weight_decay=t.weight_decay,
+            nesterov=t.nesterov,
+            schedule=t.schedule,
+            schedule_rounds=rounds if t.schedule != "constant" else 0,
+            clip_norm=t.clip_norm or 0.0,
+            proximal_mu=proximal_mu,
+            max_steps=t.max_steps or 0,
+        )
+
+
+def read_state(model: nn.Module) -> NamedArrays:
+    """Return a model's state, with the dtypes that numpy cannot say."""
+    dtypes = {name: dtype for name, dtype in state_dtypes(model).items() if dtype == "bfloat16"}
+    return NamedArrays(state_arrays(model), dtypes)
+
+
+def site_of(run_config: Mapping[str, Scalar]) -> Site:
+    """Return the process's site for these settings; the last two are kept."""
+    return _site(tuple(sorted(run_config.items())))
+
+
+@lru_cache(maxsize=2)
+def _site(items: tuple[tuple[str, Scalar], ...]) -> Site:
+    return Site(from_run_config(dict(items)))
