@@ -89,7 +89,9 @@ class PlainAdder(Adder):
         self._accumulate(np.frombuffer(frame.body, "<f8"), frame.count)
 
     def _accumulate(self, values: NDArray[np.floating], count: int) -> None:
-        if not np.isfinite(values.sum(dtype=np.float64)) and not np.isfinite(values).all():
+        with np.errstate(invalid="ignore", over="ignore"):
+            suspicious = not np.isfinite(values.sum(dtype=np.float64))
+        if suspicious and not np.isfinite(values).all():
             at = int(np.flatnonzero(~np.isfinite(values))[0])
             raise WireError(f"coordinate {at} is {values[at]}: a vector must be finite; the sender is left out")
         if self._sum is None:

@@ -5,10 +5,10 @@ from flwr.clientapp import ClientApp
 
 from crypto import InputError
 from fedsim.site import Site, read_state, site_of
-from fedsim.tasks.training import client_seed, evaluate, train
+from fedsim.tasks.training import TrainResult, client_seed, evaluate, train
 from strategies.client import Stopwatch, open_model, seal_update
 from strategies.plan import RoundPlan
-from strategies.records import NamedArrays, model_record, read_model, sealed_record
+from strategies.records import NamedArrays, array_record, model_record, read_model, sealed_record
 from strategies.state import load_state_arrays
 
 app = ClientApp()
@@ -28,23 +28,14 @@ def train_round(message: Message, context: Context) -> Message:
     watch = Stopwatch()
     site, client = site_of(context.run_config), partition_id(context)
     content = message.content
+    if "arrays" in content.array_records:
+        return _train_for_flower(message, site, client, watch)
     plan = RoundPlan.from_record(content.config_records["config"])
     before = _receive(content, site, context)
     watch.lap("open" if "total" in content else "download")
-    x, y = site.train_data(client)
-    if not len(y):
-        raise InputError(f"client {client} has no samples: it cannot take part; use another data.policy")
     load_state_arrays(site.model, before.arrays)
     site.half.prepare(site.model, plan)
-    result = train(
-        site.model,
-        x,
-        y,
-        site.train_config(plan.rounds, float(plan.extras.get("proximal-mu", 0.0))),
-        seed=client_seed(site.config.seed, plan.round, client),
-        round=plan.round,
-        flops_per_example=site.flops_per_example,
-    )
+    result = _train(site, client, plan.round, plan.rounds, float(plan.extras.get("proximal-mu", 0.0)))
     after = read_state(site.model)
     watch.lap("train")
     parts = seal_update(
@@ -66,17 +57,55 @@ def train_round(message: Message, context: Context) -> Message:
     return Message(reply, reply_to=message)
 
 
+def _train(site: Site, client: int, server_round: int, rounds: int, proximal_mu: float) -> TrainResult:
+    """Train the resident model on a client's data."""
+    x, y = site.train_data(client)
+    if not len(y):
+        raise InputError(f"client {client} has no samples: it cannot take part; use another data.policy")
+    return train(
+        site.model,
+        x,
+        y,
+        site.train_config(rounds, proximal_mu),
+        seed=client_seed(site.config.seed, server_round, client),
+        round=server_round,
+        flops_per_example=site.flops_per_example,
+    )
+
+
+def _train_for_flower(message: Message, site: Site, client: int, watch: Stopwatch) -> Message:
+    """Answer one of Flower's own strategies, which sends and wants ordinary arrays."""
+    config = message.content.config_records["config"]
+    load_state_arrays(site.model, read_model(message.content.array_records["arrays"]).arrays)
+    watch.lap("download")
+    server_round, mu = config.get("server-round", 0), config.get("proximal-mu", 0.0)
+    if not isinstance(server_round, int) or not isinstance(mu, float):
+        raise InputError(f"server-round {server_round!r}, proximal-mu {mu!r}: must be numbers")
+    result = _train(site, client, server_round, site.config.federation.rounds, mu)
+    watch.lap("train")
+    reply = RecordDict({"arrays": array_record(read_state(site.model))})
+    reply["metrics"] = MetricRecord({"num-examples": result.num_examples, "loss": result.loss})
+    watch.lap("upload")
+    reply["phases"] = watch.record({"train_flops": float(result.forward_backward_flops or 0)})
+    return Message(reply, reply_to=message)
+
+
 @app.evaluate()
 def evaluate_round(message: Message, context: Context) -> Message:
     """Evaluate the global model on the client's share of the test set."""
     watch = Stopwatch()
     site, client = site_of(context.run_config), partition_id(context)
-    state = _receive(message.content, site, context)
+    if "arrays" in message.content.array_records:
+        state = read_model(message.content.array_records["arrays"])
+    else:
+        state = _receive(message.content, site, context)
     watch.lap("open" if "total" in message.content else "download")
     load_state_arrays(site.model, state.arrays)
     x, y = site.test_data(client)
     if not len(y):
-        raise InputError(f"client {client} has no test samples: lower client_evaluation_fraction or the number of clients")
+        raise InputError(
+            f"client {client} has no test samples: lower client_evaluation_fraction or the number of clients"
+        )
     result = evaluate(site.model, x, y)
     watch.lap("evaluate")
     reply = RecordDict(

@@ -52,8 +52,8 @@ def model_bytes(state: NamedArrays) -> bytes:
             raise InputError(f"array '{name}' has dtype {dtype}: must be one of {sorted(DTYPES)}; cast it")
         little = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
         tensors[name] = _bfloat16_bits(little) if dtype == "bfloat16" else little
-    notes = {"order": json.dumps(list(state.arrays)), "dtypes": json.dumps(state.dtypes)}
-    return save(tensors, notes)
+    # One entry: safetensors writes several in no fixed order, and equal models must have equal bytes.
+    return save(tensors, {"fedsim": json.dumps([list(state.arrays), state.dtypes])})
 
 
 def _bfloat16_bits(array: NDArray[np.generic]) -> NDArray[np.uint16]:
@@ -72,9 +72,8 @@ def model_from_bytes(data: bytes) -> NamedArrays:
     """
     try:
         tensors = load(data)
-        notes = _metadata(data)
-        order, dtypes = json.loads(notes["order"]), json.loads(notes["dtypes"])
-    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+        order, dtypes = json.loads(_metadata(data)["fedsim"])
+    except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise WireError(f"{len(data)} bytes are not a safetensors model ({error}): the message was damaged") from error
     if sorted(order) != sorted(tensors) or not set(dtypes) <= set(tensors):
         raise WireError("the model's list of names does not match its arrays: the message was damaged")

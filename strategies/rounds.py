@@ -20,6 +20,7 @@ Reducer = Callable[[list[Message]], list[Message]]
 #: Error code of a reply that did not come before the deadline.
 LATE = 103
 _FIRST_PAUSE_S = 0.05
+_IN_FLIGHT = 64
 _LONGEST_PAUSE_S = 1.0
 
 
@@ -66,18 +67,20 @@ def stream(
     *,
     timeout: float | None,
     reducer: Reducer | None = None,
-    max_ahead: int = 64,
+    max_ahead: int | None = None,
 ) -> Iterator[tuple[int, list[Message]]]:
     """Send batches through any grid and yield (batch index, replies) as batches complete.
 
     A grid that streams itself is handed the batches; any other is driven by push and pull, with pauses that double from
     50 ms to 1 s and restart at each reply. Replies that do not come before `timeout` (s, from now) become error replies
-    of code :data:`LATE`. At most `max_ahead` batches beyond the oldest open one are in flight.
+    of code :data:`LATE`. At most `max_ahead` batches beyond the oldest open one are in flight; by default about
+    64 messages, and at least two batches.
     """
     if isinstance(grid, StreamingGrid):
         yield from grid.stream(batches, timeout=timeout, reducer=reducer)
         return
-    for index, replies in _Exchange(grid, batches, timeout, max_ahead).run():
+    largest = max(map(len, batches), default=1)
+    for index, replies in _Exchange(grid, batches, timeout, max_ahead or max(2, _IN_FLIGHT // largest)).run():
         yield index, reducer(replies) if reducer else replies
 
 

@@ -1,0 +1,209 @@
+"""Writes down what happens in a run: ledger, metrics, checkpoints; and tells whoever watches."""
+
+import logging
+import time
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsim.checkpoint import Checkpoint, save_checkpoint
+from fedsim.events import Observer, RoundEnd
+from fedsim.measure.ledger import SERVER, ClientRound, Entry, Ledger
+from fedsim.measure.metrics import Metrics
+from fedsim.measure.runfolder import RunFolder
+from fedsim.site import Site
+from fedsim.tasks.training import evaluate
+from strategies.fold import REJECTED, Delivered
+from strategies.outcome import RoundRecord
+from strategies.records import NamedArrays
+from strategies.rounds import LATE
+from strategies.state import load_state_arrays
+
+log = logging.getLogger(__name__)
+
+#: Phases of a client's own clock, in order, as the client app names them.
+_CLIENT_PHASES = ("download", "open", "train", "seal", "upload")
+
+
+class Served(Protocol):
+    """What the recorder reads of a strategy."""
+
+    @property
+    def state(self) -> NamedArrays | None:
+        """The global model, as far as the server holds it."""
+        ...
+
+    @property
+    def sealed(self) -> object | None:
+        """The last sealed total, where only clients can open it."""
+        ...
+
+    def state_dict(self) -> dict[str, NDArray[np.generic]]:
+        """The strategy's own arrays."""
+        ...
+
+
+class Recorder:
+    """A :class:`~strategies.base.RoundObserver` that fills a run's folder.
+
+    Args:
+        folder: the run's folder, made.
+        site: evaluates the global model.
+        watcher: told of each round.
+        resumed_round: records of later rounds are forgotten first.
+    """
+
+    def __init__(self, folder: RunFolder, site: Site, watcher: Observer, resumed_round: int | None = None) -> None:
+        self.folder, self.site, self.watcher = folder, site, watcher
+        self.ledger = Ledger(folder.path, keep_rounds=resumed_round)
+        self.metrics = Metrics(folder.path, keep_rounds=resumed_round)
+        self.last: dict[str, float] = {}
+        self.last_round = resumed_round or 0
+        self._evaluate_s = 0.0
+
+    def evaluate(self, server_round: int, state: NamedArrays) -> dict[str, float]:
+        """Evaluate on the test set, if the settings want it."""
+        if not self.site.config.federation.server_evaluation:
+            return {}
+        started = time.perf_counter()
+        load_state_arrays(self.site.model, state.arrays)
+        result = evaluate(self.site.model, *self.site.test_set)
+        self._evaluate_s = time.perf_counter() - started
+        return {"accuracy": result.accuracy, "loss": result.loss}
+
+    def round_done(self, record: RoundRecord, strategy: Served) -> None:
+        """Write a round down; a run that dies afterwards has lost nothing of it."""
+        self._book(record)
+        self._measure(record)
+        self._checkpoint(record, strategy)
+        for line in record.failures:
+            self.watcher.note(line)
+        self.watcher.round_end(self._event(record))
+
+    def close(self) -> None:
+        """Write the tables' final files."""
+        self.ledger.write()
+        self.metrics.write()
+
+    def _book(self, record: RoundRecord) -> None:
+        for node, item in record.pairs():
+            self.ledger.extend(_entries(record, node.partition_id, item))
+        for client, item in record.evaluated.items():
+            self.ledger.extend(_evaluation_entries(record, client, item))
+        self.ledger.add(Entry(round=record.round, client=SERVER, phase="open", measured_s=record.open_s))
+        if self._evaluate_s:
+            self.ledger.add(Entry(round=record.round, client=SERVER, phase="evaluate", measured_s=self._evaluate_s))
+            self._evaluate_s = 0.0
+        for turn in _turns(record):
+            self.ledger.add_client(turn)
+        self.ledger.flush()
+
+    def _measure(self, record: RoundRecord) -> None:
+        for side in ("server", "client"):
+            prefix = f"{side}_"
+            found = {k.removeprefix(prefix): v for k, v in record.metrics.items() if k.startswith(prefix)}
+            if found:
+                self.metrics.extend(record.round, "server" if side == "server" else "client", found)
+        trained = {k: v for k, v in record.metrics.items() if k.startswith("train_")}
+        self.metrics.extend(record.round, "client", trained)
+        counts = {"sampled": len(record.nodes), "accepted": record.accepted, "round_s": record.round_s}
+        self.metrics.extend(record.round, "server", counts)
+        self.metrics.flush()
+        self.last, self.last_round = dict(record.metrics), record.round
+
+    def _checkpoint(self, record: RoundRecord, strategy: Served) -> None:
+        output = self.site.config.output
+        due = record.round == record.rounds or (
+            output.checkpoint_every > 0 and record.round % output.checkpoint_every == 0
+        )
+        if due and strategy.state is not None and strategy.sealed is None:
+            point = Checkpoint(record.round, strategy.state, strategy.state_dict())
+            save_checkpoint(self.folder.checkpoints, point, output.keep)
+
+    def _event(self, record: RoundRecord) -> RoundEnd:
+        return RoundEnd(
+            round=record.round,
+            rounds=record.rounds,
+            metrics=record.metrics,
+            upload_bytes=self.ledger.upload_bytes(record.round),
+            download_bytes=self.ledger.download_bytes(record.round),
+            seconds=record.round_s,
+            sampled=len(record.nodes),
+            replied=record.accepted,
+            failures=record.failures,
+        )
+
+
+def _entries(record: RoundRecord, client: int, item: Delivered) -> list[Entry]:
+    """Return one client's phases of a training round."""
+    entries = []
+    for phase in _CLIENT_PHASES:
+        sent = phase == "upload"
+        received = phase == "download"
+        seconds = item.phases.get(f"{phase}_s")
+        if seconds is None and not (received or sent):
+            continue
+        entries.append(
+            Entry(
+                round=record.round,
+                client=client,
+                phase=phase,
+                logical_bytes=item.sealed_bytes if sent else record.logical_download_bytes if received else 0,
+                wire_bytes=item.upload_bytes if sent else record.download_bytes if received else 0,
+                measured_s=seconds or 0.0,
+                flops=int(item.phases.get(f"{phase}_flops", 0)),
+                outcome=outcome(item) if sent else "ok",
+                reason=item.error if sent else "",
+            )
+        )
+    if item.add_s:
+        entries.append(Entry(round=record.round, client=client, phase="add", measured_s=item.add_s))
+    return entries
+
+
+def _evaluation_entries(record: RoundRecord, client: int, item: Delivered) -> list[Entry]:
+    sizes = {"download": record.evaluate_download_bytes}
+    logical = {"download": record.logical_download_bytes}
+    entries = [
+        Entry(
+            round=record.round,
+            client=client,
+            phase=phase,
+            logical_bytes=logical.get(phase, 0),
+            wire_bytes=sizes.get(phase, 0),
+            measured_s=item.phases.get(f"{phase}_s", 0.0),
+            outcome=outcome(item) if phase == "evaluate" else "ok",
+            reason=item.error if phase == "evaluate" else "",
+        )
+        for phase in ("download", "open", "evaluate")
+        if phase != "open" or "open_s" in item.phases
+    ]
+    entries.append(Entry(round=record.round, client=client, phase="upload", wire_bytes=item.upload_bytes))
+    return entries
+
+
+def _turns(record: RoundRecord) -> list[ClientRound]:
+    """Return each client's whole turn, training and evaluation together."""
+    turns = []
+    pending = dict(record.evaluated)
+    for node, item in record.pairs():
+        also = pending.pop(node.partition_id, None)
+        seconds = item.phases.get("round_s", 0.0) + (also.phases.get("round_s", 0.0) if also else 0.0)
+        turns.append(
+            ClientRound(record.round, node.partition_id, seconds, item.num_examples, outcome(item), item.error)
+        )
+    for client, item in pending.items():
+        seconds = item.phases.get("round_s", 0.0)
+        turns.append(ClientRound(record.round, client, seconds, item.num_examples, outcome(item), item.error))
+    return turns
+
+
+def outcome(item: Delivered) -> str:
+    """Return the ledger's word for how a client's turn ended."""
+    if not item.error:
+        return "ok"
+    return {LATE: "late", REJECTED: "rejected"}.get(item.error_code, "dropped")
+
+
+__all__ = ["Recorder", "outcome"]

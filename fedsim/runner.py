@@ -1,0 +1,185 @@
+"""Launches a simulated federation: folder, engine, server, report."""
+
+import logging
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedsim import errors
+from fedsim.config import RunConfig, load_config, to_run_config, with_values
+from fedsim.events import NullObserver, Observer
+from fedsim.measure.runfolder import RunFolder
+from fedsim.measure.summary import summarize
+from fedsim.server_app import Outcome, folder_path, open_folder, serve_in
+from fedsim.site import Site, site_of
+from strategies.records import NamedArrays, model_from_bytes
+
+log = logging.getLogger(__name__)
+
+#: Sustained operations per second of one core that the choice of an engine assumes, and the run that is worth Ray.
+_CORE_FLOPS = 5e9
+_WORTH_RAY_S = 120.0
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run.
+
+    Attributes:
+        folder: where everything is.
+        metrics: of the last round: ``server_accuracy``, ``server_loss``, ``train_loss``, ``client_*``.
+        state: the final model, ``None`` where only clients can open it.
+        weights_sha256: of the final model.
+        engine: where the clients ran.
+        report: ``report.html``, ``None`` if the settings want none.
+    """
+
+    folder: Path
+    metrics: dict[str, float]
+    state: NamedArrays | None
+    weights_sha256: str
+    engine: str
+    report: Path | None
+
+
+def simulate(config: RunConfig, observer: Observer | None = None, *, resume: bool = False) -> RunResult:
+    """Run a simulated federation; see :func:`run`."""
+    return run(config, observer or NullObserver(), resume=resume)
+
+
+def run(config: RunConfig, observer: Observer, *, resume: bool = False) -> RunResult:
+    """Run a simulated federation as the settings say.
+
+    Args:
+        config: the settings.
+        observer: told of each round.
+        resume: go on in the folder ``output.folder/output.name`` after its newest checkpoint.
+
+    Returns:
+        The result; everything measured is in its folder.
+
+    Raises:
+        FedsimError: (or a subclass) the run failed; the folder holds the last good model and says why.
+        KeyboardInterrupt: the folder is consistent and says ``stopped``.
+    """
+    config = _named(config)
+    site = site_of(to_run_config(config))
+    if resume:
+        _check_resumable(config)
+    folder = open_folder(config)
+    engine = choose_engine(site)
+    folder.update_status("running", notes={"engine": engine})
+    observer.started(config, folder.path)
+    observer.note(f"engine {engine}: {_why(config, engine)}")
+    try:
+        outcome = _run_on(engine, folder, site, observer, resume)
+    finally:
+        report = _report(folder, config)
+    result = RunResult(folder.path, outcome.metrics, outcome.state, outcome.weights_sha256, engine, report)
+    observer.finished({**summarize(folder.path), "folder": str(folder.path), "report": str(report or "")})
+    return result
+
+
+def _named(config: RunConfig) -> RunConfig:
+    if config.output.name is not None:
+        return config
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    words = f"{stamp}-{config.task.name}-{config.strategy.name}-{config.protection.name}"
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", words)
+    path = Path(config.output.folder)
+    taken = sum(1 for p in path.glob(f"{name}*")) if path.is_dir() else 0
+    return with_values(config, {"output.name": f"{name}-{taken + 1}" if taken else name})
+
+
+def _check_resumable(config: RunConfig) -> None:
+    path = folder_path(config)
+    if not (path / "config.toml").exists():
+        raise errors.FedsimError(f"{path} holds no run to resume: set output.folder and output.name of an earlier run")
+    if load_config(path / "config.toml") != config:
+        raise errors.FedsimError(
+            f"the settings differ from {path / 'config.toml'}: a run resumes with its own; use that file, or a new name"
+        )
+
+
+def choose_engine(site: Site) -> str:
+    """Return where clients run: as the settings say, or ``inline`` for small jobs and ``ray`` for others."""
+    engine = site.config.engine
+    if engine.name != "auto":
+        return engine.name
+    if engine.ray_address or (engine.workers or 1) > 1:
+        return "ray"
+    return "ray" if estimated_s(site) > _WORTH_RAY_S and (os.cpu_count() or 1) > 1 else "inline"
+
+
+def estimated_s(site: Site) -> float:
+    """Return a rough guess of the seconds that one core needs to train the whole run, from counted operations."""
+    federation, training = site.config.federation, site.config.training
+    examples = float(site.partition.sizes.mean()) * training.epochs
+    return site.flops_per_example * examples * federation.sampled * federation.rounds / _CORE_FLOPS
+
+
+def _why(config: RunConfig, engine: str) -> str:
+    return "as set" if config.engine.name == engine else "chosen by the size of the job; set engine.name to change it"
+
+
+def _run_on(engine: str, folder: RunFolder, site: Site, observer: Observer, resume: bool) -> Outcome:
+    if engine == "flower":
+        return _run_on_flower(folder, site)
+    with _grid(engine, site) as grid:
+        return serve_in(folder, grid, site, observer, resume=resume)
+
+
+def _grid(engine: str, site: Site) -> Any:
+    config = site.config
+    common = {
+        "node_configs": [{} for _ in range(config.federation.num_clients)],
+        "run_config": to_run_config(config),
+        "seed": config.seed,
+        "threads": config.engine.threads_per_worker,
+    }
+    if engine == "inline":
+        from fedsim.client_app import app
+        from fedsim.simulation.inline import InlineGrid
+
+        return InlineGrid(app, **common)
+    from fedsim.simulation.ray_grid import RayGrid
+
+    return RayGrid("fedsim.client_app:app", workers=config.engine.workers, address=config.engine.ray_address, **common)
+
+
+def _run_on_flower(folder: RunFolder, site: Site) -> Outcome:
+    """Run under Flower's own engine, in processes of their own, and read the folder that they leave."""
+    from fedsim.simulation.flower import run_in_flower
+
+    config = site.config
+    run_in_flower(folder.path, config)
+    record = folder.record()
+    if record.status != "finished":
+        raise errors.FedsimError(f"the run under Flower's engine {record.status}: {record.exit_reason}")
+    path = folder.path / "model.safetensors"
+    state = model_from_bytes(path.read_bytes()) if path.exists() else None
+    return Outcome(config.federation.rounds, _last_metrics(folder), state, record.weights_sha256)
+
+
+def _last_metrics(folder: RunFolder) -> dict[str, float]:
+    from fedsim.measure.metrics import Metrics
+
+    found: dict[str, float] = {}
+    for row in Metrics.read(folder.path).table().to_pylist():
+        prefix = "" if row["name"].startswith("train_") else f"{row['side']}_"
+        found[prefix + row["name"]] = row["value"]
+    return found
+
+
+def _report(folder: RunFolder, config: RunConfig) -> Path | None:
+    if not config.output.report:
+        return None
+    from fedsim.measure.report import write_report
+
+    return write_report([folder.path], None)
+
+
+__all__ = ["RunResult", "choose_engine", "estimated_s", "run", "simulate"]

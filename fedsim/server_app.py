@@ -1,0 +1,210 @@
+"""The Flower ServerApp of every run: the same in simulation, under Flower's engine, and in deployment."""
+
+import dataclasses
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from crypto.base import Budget, Plan
+from fedsim import errors
+from fedsim.checkpoint import Checkpoint, latest_checkpoint, save_checkpoint, weights_sha256
+from fedsim.config import RunConfig, to_toml
+from fedsim.events import NullObserver, Observer
+from fedsim.measure._files import write_json
+from fedsim.measure.runfolder import RunFolder, environment, now
+from fedsim.partitions import describe_partition
+from fedsim.recorder import Recorder
+from fedsim.registry import server_half
+from fedsim.site import Site, site_of
+from fedsim.stock import run_stock
+from strategies.base import FederatedStrategy
+from strategies.errors import EmptyRound, StrategyError, TooFewReplies
+from strategies.nodes import Participation
+from strategies.plan import BufferRule
+from strategies.records import NamedArrays, model_bytes, model_record
+
+log = logging.getLogger(__name__)
+
+app = ServerApp()
+
+#: A round's time limit where the settings give none; a lost worker must not stop a run for ever.
+LONGEST_ROUND_S = 6 * 3600.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a served run ended.
+
+    Attributes:
+        rounds: the last good round.
+        metrics: of that round.
+        state: the final model; ``None`` where only clients can open it.
+        weights_sha256: of the final model, empty without one.
+    """
+
+    rounds: int
+    metrics: dict[str, float]
+    state: NamedArrays | None
+    weights_sha256: str
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Serve a run under Flower's engine or in deployment; the run's folder is named by the settings."""
+    site = site_of(context.run_config)
+    folder = open_folder(site.config)
+    serve_in(folder, grid, site, NullObserver())
+
+
+def folder_path(config: RunConfig) -> Path:
+    """Return the folder of a run whose name is settled.
+
+    Raises:
+        FedsimError: the settings give no name.
+    """
+    if config.output.name is None:
+        raise errors.FedsimError("output.name is not set: a served run needs one; set output.name=NAME")
+    return Path(config.output.folder) / config.output.name
+
+
+def open_folder(config: RunConfig) -> RunFolder:
+    """Return the run's folder, made unless the launcher did so already."""
+    path = folder_path(config)
+    if (path / "run.json").exists():
+        return RunFolder.open(path)
+    return RunFolder.create(path, to_toml(config), config.seed, environment(Path(__file__).parent), now())
+
+
+def serve_in(folder: RunFolder, grid: Grid, site: Site, watcher: Observer, *, resume: bool = False) -> Outcome:
+    """Run a federation and settle its folder's status, however it ends.
+
+    Args:
+        folder: the run's folder, made.
+        grid: any Flower grid.
+        site: the run's data and model.
+        watcher: told of each round.
+        resume: go on after the folder's newest checkpoint.
+
+    Raises:
+        TooFewReplies: of :mod:`fedsim.errors`; the last good model is saved.
+        FedsimError: the strategy or the secure sum refused the plan, or the run failed.
+        KeyboardInterrupt: as it came; the folder says ``stopped``.
+    """
+    try:
+        outcome = serve(folder, grid, site, watcher, resume=resume)
+    except KeyboardInterrupt:
+        folder.update_status("stopped", ended=now(), exit_reason="interrupted; the last good model is in checkpoints/")
+        raise
+    except (TooFewReplies, EmptyRound) as error:
+        folder.update_status("failed", ended=now(), exit_reason=str(error))
+        raise errors.TooFewReplies(str(error)) from error
+    except StrategyError as error:
+        folder.update_status("failed", ended=now(), exit_reason=str(error))
+        raise errors.FedsimError(str(error)) from error
+    except BaseException as error:
+        folder.update_status("failed", ended=now(), exit_reason=f"{type(error).__name__}: {error}")
+        raise
+    folder.update_status("finished", ended=now(), exit_reason="all rounds done", weights_sha256=outcome.weights_sha256)
+    return outcome
+
+
+def serve(folder: RunFolder, grid: Grid, site: Site, watcher: Observer, *, resume: bool = False) -> Outcome:
+    """Run the rounds; see :func:`serve_in`."""
+    config = site.config
+    point = latest_checkpoint(folder.checkpoints) if resume else None
+    recorder = Recorder(folder, site, watcher, resumed_round=point.round if point else None)
+    write_json(folder.partition, describe_partition(site))
+    try:
+        if config.strategy.name.startswith("flwr:"):
+            state, digest = run_stock(grid, site, recorder)
+            return Outcome(config.federation.rounds, recorder.last, state, digest)
+        strategy = build_strategy(site, recorder)
+        return _run_ours(folder, grid, site, recorder, strategy, point)
+    finally:
+        recorder.close()
+
+
+def build_strategy(site: Site, recorder: Recorder) -> FederatedStrategy:
+    """Return the server half that the settings describe."""
+    federation = site.config.federation
+    return server_half(
+        site.config,
+        participation=Participation(
+            fraction=federation.participation,
+            clients=federation.clients_per_round,
+            min_nodes=federation.num_clients,
+            min_replies=federation.needed_replies,
+            deadline_s=federation.deadline_s,
+        ),
+        protection=site.protection,
+        weighting=federation.weighting,
+        buffers=BufferRule(mode=federation.buffers, names=site.buffer_names),
+        seed=site.config.seed,
+        evaluate_fraction=federation.client_evaluation_fraction,
+        evaluate_every=federation.evaluate_every,
+        chunk=site.config.engine.chunk,
+        observer=recorder,
+    )
+
+
+def _run_ours(
+    folder: RunFolder,
+    grid: Grid,
+    site: Site,
+    recorder: Recorder,
+    strategy: FederatedStrategy,
+    point: Checkpoint | None,
+) -> Outcome:
+    if point is not None:
+        strategy.load_state_dict(point.strategy)
+    initial = point.state if point else site.initial
+    _note_budget(folder, site, strategy)
+    first = point.round + 1 if point else 1
+    try:
+        strategy.start(
+            grid,
+            model_record(initial),
+            num_rounds=site.config.federation.rounds,
+            timeout=LONGEST_ROUND_S,
+            first_round=first,
+        )
+    except BaseException:
+        _save_last_good(folder, site, strategy, recorder)
+        raise
+    opened = strategy.sealed is None and strategy.state is not None
+    return finish(folder, strategy.state if opened else None, site.config.federation.rounds, recorder.last)
+
+
+def _save_last_good(folder: RunFolder, site: Site, strategy: FederatedStrategy, recorder: Recorder) -> None:
+    if strategy.state is not None and strategy.sealed is None:
+        point = Checkpoint(recorder.last_round, strategy.state, strategy.state_dict())
+        save_checkpoint(folder.checkpoints, point, site.config.output.keep)
+
+
+def finish(folder: RunFolder, state: NamedArrays | None, rounds: int, metrics: dict[str, float]) -> Outcome:
+    """Write the final model as ``model.safetensors``, where the server may hold it."""
+    if state is None:
+        return Outcome(rounds, metrics, None, "")
+    (folder.path / "model.safetensors").write_bytes(model_bytes(state))
+    return Outcome(rounds, metrics, state, weights_sha256(state))
+
+
+def _note_budget(folder: RunFolder, site: Site, strategy: FederatedStrategy) -> None:
+    """Write what the protection costs and guarantees, before round 1; refuses what does not fit."""
+    federation = site.config.federation
+    layout = strategy.buffers.travelling(site.initial.layout)
+    plan = Plan(length=layout.length, clients=federation.sampled, bound=site.protection.bound)
+    budget: Budget = site.protection.secure_sum(plan).budget
+    values = {k: v if v == v and abs(v) != float("inf") else str(v) for k, v in dataclasses.asdict(budget).items()}
+    folder.update_status(
+        "running",
+        protection={"name": site.protection.name, "opened_by": site.protection.opened_by, **values},
+        aggregation={
+            "weighting": federation.weighting,
+            "buffers": federation.buffers,
+            "chunk": site.config.engine.chunk,
+        },
+    )

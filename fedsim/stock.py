@@ -1,0 +1,228 @@
+"""Runs one of Flower's own strategies, measured and guarded like ours.
+
+Flower's strategies call `Grid.send_and_receive` and see every reply. The grid that they get here counts bytes, puts
+replies in the clients' order, and turns replies that would spoil an average (missing names, other shapes, values that
+are not finite, no samples) into failures that name the client.
+"""
+
+import logging
+import random
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import flwr.serverapp.strategy as flower_strategies
+import numpy as np
+from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from numpy.typing import NDArray
+
+from crypto import CryptoError
+from fedsim.checkpoint import weights_sha256
+from fedsim.config import FlwrStrategyConfig
+from fedsim.recorder import Recorder
+from fedsim.site import Site
+from strategies.errors import EmptyRound, TooFewReplies
+from strategies.fold import REJECTED, Delivered, check_examples, delivered
+from strategies.nodes import Node, Participation, discover
+from strategies.outcome import RoundRecord, logical_bytes, means
+from strategies.records import NamedArrays, array_record, model_bytes, read_model, wire_bytes
+
+log = logging.getLogger(__name__)
+
+
+class GuardedGrid(Grid):
+    """A grid that measures and checks what passes through it.
+
+    Args:
+        inner: does the work.
+        nodes: the federation's clients in partition order.
+        state: the model whose names and shapes replies must have.
+        rounds: number of rounds, for the records.
+        min_replies: usable training replies that a round needs.
+        deadline_s: a round's time limit in seconds, or ``None``.
+    """
+
+    def __init__(
+        self,
+        inner: Grid,
+        nodes: list[Node],
+        state: NamedArrays,
+        rounds: int,
+        min_replies: int,
+        deadline_s: float | None,
+    ) -> None:
+        self._inner, self._state, self._min_replies, self._deadline_s = inner, state, min_replies, deadline_s
+        self._nodes = {n.node_id: n for n in nodes}
+        self._rounds = rounds
+        self.record = RoundRecord(round=0, rounds=rounds)
+
+    def set_run(self, run: Run) -> None:
+        """See `Grid`."""
+        self._inner.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        """See `Grid`."""
+        return self._inner.run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """See `Grid`."""
+        return self._inner.create_message(content, message_type, dst_node_id, group_id, ttl)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """See `Grid`."""
+        return self._inner.get_node_ids()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """See `Grid`."""
+        return self._inner.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """See `Grid`."""
+        return self._inner.pull_messages(message_ids)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Send, receive, check, and return the usable replies in partition order.
+
+        Raises:
+            EmptyRound, TooFewReplies: too few usable training replies.
+        """
+        todo = sorted(messages, key=lambda m: self._nodes[m.metadata.dst_node_id].partition_id)
+        if not todo:
+            return []
+        training = todo[0].metadata.message_type.startswith("train")
+        started = time.perf_counter()
+        limit = self._deadline_s if self._deadline_s is not None else timeout
+        replies = {r.metadata.src_node_id: r for r in self._inner.send_and_receive(todo, timeout=limit)}
+        kept = self._book_training(todo, replies) if training else self._book_evaluation(todo, replies)
+        if training:
+            self.record.round_s = time.perf_counter() - started
+            self._check_counts()
+        return kept
+
+    def _book_training(self, todo: list[Message], replies: dict[int, Message]) -> list[Message]:
+        first = todo[0].content
+        self.record = RoundRecord(round=self.record.round + 1, rounds=self._rounds)
+        self.record.nodes = [self._nodes[m.metadata.dst_node_id] for m in todo]
+        self.record.download_bytes, self.record.logical_download_bytes = wire_bytes(first), logical_bytes(first)
+        kept = []
+        for message, node in zip(todo, self.record.nodes, strict=True):
+            reply = replies.get(node.node_id) or Message(Error(103, "no reply before the deadline"), reply_to=message)
+            item = self._examine(reply, node, training=True)
+            self.record.delivered.append(item)
+            if not item.error:
+                kept.append(reply)
+        self.record.metrics |= means([d for d in self.record.delivered if not d.error], "train_")
+        return kept
+
+    def _book_evaluation(self, todo: list[Message], replies: dict[int, Message]) -> list[Message]:
+        self.record.evaluate_download_bytes = wire_bytes(todo[0].content)
+        kept = []
+        for message in todo:
+            node = self._nodes[message.metadata.dst_node_id]
+            reply = replies.get(node.node_id) or Message(Error(103, "no reply before the deadline"), reply_to=message)
+            item = self._examine(reply, node, training=False)
+            self.record.evaluated[node.partition_id] = item
+            if not item.error:
+                kept.append(reply)
+        self.record.metrics |= means([d for d in self.record.evaluated.values() if not d.error], "client_")
+        return kept
+
+    def _examine(self, reply: Message, node: Node, *, training: bool) -> Delivered:
+        item = delivered(reply, node.node_id)
+        if reply.has_error():
+            return item
+        item.upload_bytes, item.sealed_bytes = wire_bytes(reply.content), logical_bytes(reply.content)
+        try:
+            check_examples(reply.content)
+            if training:
+                sent = read_model(reply.content.array_records["arrays"])
+                self._state.layout.check_same(sent.layout)
+                self._state.layout.pack(sent.arrays)
+        except (CryptoError, KeyError) as error:
+            item.error, item.error_code = str(error), REJECTED
+            log.warning("round %d, client %d left out: %s", self.record.round, node.partition_id, error)
+        # The phases are ours; a strategy of Flower's would average them as metrics, or stumble over them.
+        reply.content.pop("phases", None)
+        return item
+
+    def _check_counts(self) -> None:
+        record = self.record
+        reasons = "".join(f"\n  {line}" for line in record.failures[:5])
+        if record.accepted == 0:
+            raise EmptyRound(f"round {record.round}: none of {len(record.nodes)} clients delivered.{reasons}")
+        if record.accepted < self._min_replies:
+            raise TooFewReplies(
+                f"round {record.round}: {record.accepted} of {len(record.nodes)} clients delivered, min_replies is "
+                f"{self._min_replies}; lower it or look at the reasons.{reasons}"
+            )
+
+
+class _Served:
+    """The state that the recorder saves."""
+
+    sealed = None
+
+    def __init__(self, state: NamedArrays) -> None:
+        self.state: NamedArrays | None = state
+
+    def state_dict(self) -> dict[str, NDArray[np.generic]]:
+        return {}
+
+
+def run_stock(grid: Grid, site: Site, recorder: Recorder) -> tuple[NamedArrays, str]:
+    """Run the strategy of Flower's that the settings name.
+
+    Returns:
+        The final model and the SHA-256 of its weights.
+
+    Raises:
+        EmptyRound, TooFewReplies: as in our own loop.
+        TypeError, ValueError: Flower refuses the strategy's options.
+    """
+    federation = site.config.federation
+    nodes = discover(grid, Participation(min_nodes=federation.num_clients), ask=False)
+    guarded = GuardedGrid(
+        grid, nodes, site.initial, federation.rounds, federation.needed_replies, federation.deadline_s
+    )
+    served = _Served(site.initial)
+
+    def after_round(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        if server_round == 0:
+            return None
+        served.state = read_model(arrays)
+        metrics = recorder.evaluate(server_round, served.state)
+        guarded.record.metrics |= {f"server_{k}": v for k, v in metrics.items()}
+        recorder.round_done(guarded.record, served)
+        return MetricRecord(dict(metrics)) if metrics else None
+
+    # Flower samples nodes from the global generator.
+    random.seed(site.config.seed)
+    _build(site).start(
+        guarded, array_record(site.initial), federation.rounds, timeout=6 * 3600.0, evaluate_fn=after_round
+    )
+    state = served.state or site.initial
+    (recorder.folder.path / "model.safetensors").write_bytes(model_bytes(state))
+    return state, weights_sha256(state)
+
+
+def _build(site: Site) -> flower_strategies.Strategy:
+    config = site.config.strategy
+    if not isinstance(config, FlwrStrategyConfig):
+        raise TypeError(f"strategy '{config.name}' is not one of Flower's: name it flwr:<ClassName>")
+    federation = site.config.federation
+    options: dict[str, Any] = {
+        "fraction_train": federation.sampled / federation.num_clients,
+        "fraction_evaluate": federation.client_evaluation_fraction,
+        "min_train_nodes": 1,
+        "min_evaluate_nodes": 1 if federation.client_evaluation_fraction else 0,
+        "min_available_nodes": federation.num_clients,
+        **config.options,
+    }
+    strategy = getattr(flower_strategies, config.class_name)(**options)
+    assert isinstance(strategy, flower_strategies.Strategy)
+    return strategy
