@@ -1,0 +1,91 @@
+"""What all RLWE schemes share: the security table, fresh noise, tail bounds.
+
+Security: largest log2 of the whole modulus (key-switching primes included) for a ternary secret and errors of standard
+deviation 3.2, classical attacks. Rings 2^10 to 2^15: the Homomorphic Encryption Security Standard (2018), table 1, as
+in SEAL's ``util/hestdparms.h``. Ring 2^16: Bossuat et al., "Security Guidelines for Implementing Homomorphic
+Encryption" (IACR ePrint 2024/463), needed for published contexts only.
+"""
+
+from math import log, log2, sqrt
+from typing import Literal
+
+from crypto.errors import BudgetExceeded
+
+_MAX_MODULUS_BITS: dict[int, dict[int, int]] = {
+    128: {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881, 65536: 1747},
+    192: {1024: 19, 2048: 37, 4096: 75, 8192: 152, 16384: 305, 32768: 611},
+    256: {1024: 14, 2048: 29, 4096: 58, 8192: 118, 16384: 237, 32768: 476},
+}
+
+#: Rings that the table knows.
+RINGS = tuple(_MAX_MODULUS_BITS[128])
+
+#: Standard deviation of one error coefficient: centred binomial of 21 coin pairs, SEAL's default (HE standard: 3.2).
+ERROR_STD = sqrt(21 / 2)
+
+#: A bound may fail with probability 2^-40 over all coordinates of a round.
+FAILURE_LOG2 = -40.0
+
+#: How fresh ciphertexts are made: under the secret key; under the public key; under the public key of a larger modulus
+#: and then divided by its key-switching prime (SEAL's way when the chain has one).
+Encryption = Literal["symmetric", "public", "public-switched"]
+
+
+def max_modulus_bits(ring: int, security_bits: int = 128) -> int:
+    """Return the largest secure log2 q for a ring, or raise :class:`~crypto.errors.BudgetExceeded`."""
+    try:
+        return _MAX_MODULUS_BITS[security_bits][ring]
+    except KeyError:
+        known = sorted(_MAX_MODULUS_BITS.get(security_bits, {}))
+        raise BudgetExceeded(f"ring {ring} at {security_bits} bits of security: the table knows {known}") from None
+
+
+def security_bits(ring: int, modulus_bits: float) -> int:
+    """Return the highest level (256, 192, 128) that the table grants, or 0 if under 128 bits."""
+    for level in (256, 192, 128):
+        if modulus_bits <= _MAX_MODULUS_BITS[level].get(ring, -1):
+            return level
+    return 0
+
+
+def fresh_noise_std(ring: int, encryption: Encryption) -> float:
+    """Return the standard deviation of one noise coefficient of a fresh ciphertext.
+
+    ``symmetric``: e. ``public``: e0 + u*e + s*e1 with u, s ternary, so variance sigma^2 (1 + 4N/3).
+    ``public-switched``: what is left after the division is the rounding of c0 + c1*s, uniform in [-1/2, 1/2] each, so
+    variance (1 + 2N/3)/12, plus the error divided by the prime, at most sigma.
+    """
+    if encryption == "symmetric":
+        return ERROR_STD
+    if encryption == "public":
+        return ERROR_STD * sqrt(1 + 4 * ring / 3)
+    return sqrt((1 + 2 * ring / 3) / 12 + ERROR_STD**2)
+
+
+def tail(count: int, failure_log2: float = FAILURE_LOG2) -> float:
+    """Return z so that `count` normal values all stay within z standard deviations but for the given probability.
+
+    From the union bound over the two-sided Gaussian tail, ``2 * count * exp(-z^2 / 2) = 2^failure_log2``.
+    """
+    return sqrt(2 * (log(2.0 * count) - failure_log2 * log(2.0)))
+
+
+def require_security(ring: int, modulus_bits: int, insecure: bool, what: str) -> int:
+    """Return the security level of (ring, log2 q).
+
+    Raises:
+        BudgetExceeded: under 128 bits and not declared `insecure`.
+    """
+    level = security_bits(ring, modulus_bits)
+    if not level and not insecure:
+        most = max_modulus_bits(ring) if ring in RINGS else 0
+        raise BudgetExceeded(
+            f"{what} has {modulus_bits} modulus bits at ring {ring}: 128 bits of security allow {most}; use a larger "
+            "ring or a shorter chain, or set insecure for an experiment"
+        )
+    return level
+
+
+def bits_for(largest: float) -> int:
+    """Return the number of bits b so that ``largest < 2^b``."""
+    return 0 if largest < 1 else int(log2(largest)) + 1
