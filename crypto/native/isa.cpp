@@ -33,7 +33,12 @@ struct Choice {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     const bool aes = __builtin_cpu_supports("aes") && __builtin_cpu_supports("ssse3");
-    if (aes && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("vaes")) add(kVaes);
+    const bool wide = aes && __builtin_cpu_supports("avx2");
+#ifdef FEDSIM_EMULATE_VAES
+    if (wide) add(kVaes);
+#else
+    if (wide && __builtin_cpu_supports("vaes")) add(kVaes);
+#endif
     if (aes) add(kAesni);
 #elif defined(__aarch64__) && defined(__APPLE__)
     add(kArmv8);
