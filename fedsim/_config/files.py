@@ -1,0 +1,150 @@
+"""Settings from and to TOML, with overrides from the command line."""
+
+import datetime as dt
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic.fields import FieldInfo
+
+from fedsim._config.base import Section
+from fedsim._config.describe import allowed
+from fedsim._config.rules import show
+from fedsim._config.run import Settings
+from fedsim.errors import ConfigError, Problem
+
+Table = dict[str, Any]
+
+
+def read_toml(path: Path) -> Table:
+    """Read a settings' file into nested dicts.
+
+    Raises:
+        ConfigError: there is no such file, or it is not TOML; the message names the line.
+    """
+    try:
+        return parse_toml(path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise _refuse(str(path), f"cannot be read ({reason})", "name a TOML file; `fedsim config` prints one") from None
+    except UnicodeDecodeError:
+        raise _refuse(str(path), "must be TOML, which is UTF-8 text", "`fedsim config` prints a valid file") from None
+
+
+def parse_toml(text: str, source: str) -> Table:
+    """Parse TOML text; `source` names it in the error.
+
+    Raises:
+        ConfigError: it is not TOML.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _refuse(
+            source, f"is not TOML: {error}", "texts need quotes; `fedsim config` prints a valid file"
+        ) from None
+
+
+def _refuse(value: str, rule: str, remedy: str) -> ConfigError:
+    return ConfigError([Problem("settings", value, rule, remedy)])
+
+
+def parse_override(text: str) -> tuple[tuple[str, ...], Any]:
+    """Split ``section.key=value``; the value is TOML, or text that needs no quotes.
+
+    Raises:
+        ConfigError: there is no key or no ``=``.
+    """
+    key, equals, value = (part.strip() for part in text.partition("="))
+    path = tuple(key.split("."))
+    if not equals or not all(path):
+        problem = Problem("--set", text, "must be section.key=value", "write for instance --set federation.rounds=3")
+        raise ConfigError([problem])
+    return path, parse_value(value)
+
+
+def parse_value(text: str) -> Any:
+    """Read one value: a TOML scalar, array or inline table, else the text itself."""
+    try:
+        value = tomllib.loads(f"value = {text}")["value"] if "\n" not in text else text
+    except (tomllib.TOMLDecodeError, KeyError):
+        return text
+    # A folder named 2026-01-31 is a name, not a date.
+    return text if isinstance(value, dt.date | dt.time) else value
+
+
+def apply_overrides(data: Table, overrides: Iterable[str]) -> Table:
+    """Return settings with overrides applied in order; all malformed ones are refused together.
+
+    An override that changes the name of a strategy, protection, task or model starts from the defaults of the new one:
+    the other keys of that section are dropped, as they belonged to the old one.
+    """
+    parsed, problems = [], []
+    for text in overrides:
+        try:
+            parsed.append(parse_override(text))
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    # Names first, so that `--set strategy.mu=1 --set strategy.name=fedprox` works in either order.
+    for path, value in sorted(parsed, key=lambda item: item[0][1:] != ("name",)):
+        data = _put(data, path, value)
+    return data
+
+
+def _put(data: Table, path: tuple[str, ...], value: Any) -> Table:
+    head, rest = path[0], path[1:]
+    if not rest:
+        return data | {head: value}
+    inner = data.get(head, {})
+    inner = dict(inner) if isinstance(inner, Mapping) else {}
+    if rest == ("name",) and head in ("strategy", "protection", "task", "model") and inner.get("name") != value:
+        inner = {}
+    return data | {head: _put(inner, rest, value)}
+
+
+def to_toml(settings: Settings) -> str:
+    """Return settings as commented TOML; reading it back gives equal settings."""
+    lines = [
+        "# Settings of a fedsim run. Every key is optional; what is left out has the default shown by `fedsim config`."
+    ]
+    sections = []
+    for name, field in Settings.model_fields.items():
+        value = getattr(settings, name)
+        if isinstance(value, Section):
+            sections += ["", f"# {_sentence(field)}", f"[{name}]", *_section(name, value)]
+        else:
+            lines += ["", *_entry(name, value, field)]
+    return "\n".join(lines + sections) + "\n"
+
+
+def _section(name: str, section: Section) -> Iterator[str]:
+    tables = []
+    for key, field in type(section).model_fields.items():
+        value = getattr(section, key)
+        if isinstance(value, dict):
+            tables.append((key, value, field))
+        else:
+            yield from _entry(key, value, field)
+    for key, value, field in tables:
+        yield from ("", f"# {_sentence(field)}", f"[{name}.{key}]")
+        yield from tomli_w.dumps(value).splitlines()
+
+
+def _entry(key: str, value: Any, field: FieldInfo) -> Iterator[str]:
+    yield f"# {_sentence(field)}: {allowed(field)}."
+    if value is None:
+        yield f"# {key} = (not set)"
+    else:
+        yield tomli_w.dumps({key: list(value) if isinstance(value, tuple) else value}, multiline_strings=False).rstrip()
+
+
+def _sentence(field: FieldInfo) -> str:
+    text = field.description or ""
+    return text[:1].upper() + text[1:]
+
+
+__all__ = ["apply_overrides", "parse_override", "parse_toml", "parse_value", "read_toml", "show", "to_toml"]

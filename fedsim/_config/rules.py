@@ -1,0 +1,210 @@
+"""Combinations of settings that make no sense, as one table.
+
+A new strategy or protection declares what it needs as class attributes (:class:`fedsim._config.strategies.Strategy`,
+:class:`fedsim._config.protections.Protection`); only a rule of its own needs a row here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fedsim._config.protections import CkksConfig, OpenFheThresholdConfig, PreambleConfig
+from fedsim._config.run import Settings
+from fedsim._config.strategies import FLWR_OPTIONS, FlwrStrategyConfig
+from fedsim.errors import Problem
+
+#: Data sets that come without client ids. The tasks' registry has the last word; this list answers before anything is
+#: loaded.
+WITHOUT_IDS = frozenset({"fashion-mnist", "fashion-mnist-full", "mnist", "mnist-10k", "digits", "breast-cancer"})
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One combination that is refused.
+
+    Attributes:
+        keys: settings that take part; the first is the one that the message is about.
+        broken: tells whether settings break the rule.
+        rule: what must hold; may name settings in braces, such as ``{federation.num_clients}``.
+        remedy: what to do; the same.
+    """
+
+    keys: tuple[str, ...]
+    broken: Callable[[Settings], bool]
+    rule: str
+    remedy: str
+
+
+def _bad_options(c: Settings) -> bool:
+    strategy = c.strategy
+    return isinstance(strategy, FlwrStrategyConfig) and not set(strategy.options) <= set(
+        FLWR_OPTIONS[strategy.class_name]
+    )
+
+
+def _threshold_too_large(c: Settings) -> bool:
+    p = c.protection
+    return isinstance(p, OpenFheThresholdConfig) and p.threshold is not None and p.threshold > p.committee_size
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        ("federation.clients_per_round", "federation.participation"),
+        lambda c: c.federation.clients_per_round is not None and c.federation.participation != 1.0,
+        "excludes federation.participation = {federation.participation}",
+        "give one of the two",
+    ),
+    Rule(
+        ("federation.clients_per_round", "federation.num_clients"),
+        lambda c: (c.federation.clients_per_round or 0) > c.federation.num_clients,
+        "cannot exceed federation.num_clients = {federation.num_clients}",
+        "sample fewer clients or add some",
+    ),
+    Rule(
+        (
+            "federation.min_replies",
+            "federation.clients_per_round",
+            "federation.participation",
+            "federation.num_clients",
+        ),
+        lambda c: c.federation.needed_replies > c.federation.sampled,
+        "cannot exceed the {federation.sampled} clients sampled in a round",
+        "lower it, or sample more clients",
+    ),
+    Rule(
+        ("strategy.name", "protection.name"),
+        lambda c: c.strategy.needs_opened_sum and c.protection.opened_by == "clients",
+        "needs a server that reads the sum, but under {protection.name} only the clients can open it",
+        "use fedavg or fedprox, or a protection that opens to the server (plain, openfhe-threshold, preamble)",
+    ),
+    Rule(
+        ("strategy.name", "protection.name"),
+        lambda c: c.strategy.needs_each_update and c.protection.name != "plain" and c.protection.opened_by != "clients",
+        "needs a server that reads each client's update, which {protection.name} hides",
+        "use protection.name = plain, or a strategy of ours",
+    ),
+    Rule(
+        ("strategy.options", "strategy.name"),
+        _bad_options,
+        "has an option that {strategy.class_name} does not take",
+        "its options are: {strategy.option_names}",
+    ),
+    Rule(
+        ("federation.server_evaluation", "protection.name"),
+        lambda c: c.federation.server_evaluation and c.protection.opened_by == "clients",
+        "under {protection.name} the server never sees the model",
+        "leave it out or set it to false; the clients evaluate (federation.client_evaluation_fraction)",
+    ),
+    Rule(
+        ("federation.weighting", "protection.name"),
+        lambda c: c.protection.uniform_only and c.federation.weighting != "uniform",
+        "{protection.name} states its privacy per client, so every client counts the same",
+        "leave it out or set it to uniform",
+    ),
+    Rule(
+        ("data.scheme", "task.name"),
+        lambda c: c.data.scheme == "natural-id" and c.task.name in WITHOUT_IDS,
+        "task {task.name} has no client ids",
+        "use another scheme, such as dirichlet, or a task with ids (`fedsim list tasks`)",
+    ),
+    Rule(
+        ("training.nesterov", "training.optimizer", "training.momentum"),
+        lambda c: c.training.nesterov and (c.training.optimizer != "sgd" or c.training.momentum == 0.0),
+        "Nesterov's momentum needs optimizer sgd and a momentum above 0",
+        "set training.momentum = 0.9 with training.optimizer = sgd, or leave nesterov out",
+    ),
+    Rule(
+        ("training.momentum", "training.optimizer"),
+        lambda c: c.training.optimizer != "sgd" and c.training.momentum != 0.0,
+        "{training.optimizer} has no momentum of this kind",
+        "leave it out, or use training.optimizer = sgd",
+    ),
+    Rule(
+        ("protection.scale_bits", "protection.chain"),
+        lambda c: isinstance(c.protection, CkksConfig) and c.protection.scale_bits >= c.protection.chain[0],
+        "must be below the first prime of protection.chain = {protection.chain}, or every sum wraps",
+        "lower the scale or take a longer prime",
+    ),
+    Rule(
+        ("protection.threshold", "protection.committee_size"),
+        _threshold_too_large,
+        "cannot exceed protection.committee_size = {protection.committee_size}",
+        "lower it, or enlarge the committee",
+    ),
+    Rule(
+        ("protection.committee_size", "federation.num_clients"),
+        lambda c: (
+            isinstance(c.protection, OpenFheThresholdConfig) and c.protection.committee_size > c.federation.num_clients
+        ),
+        "the committee is made of clients, of which there are {federation.num_clients}",
+        "shrink the committee or add clients",
+    ),
+    Rule(
+        ("protection.min_cohort", "federation.min_replies", "federation.clients_per_round"),
+        lambda c: isinstance(c.protection, PreambleConfig) and c.protection.min_cohort > c.federation.sampled,
+        "cannot exceed the {federation.sampled} clients sampled in a round",
+        "lower it, or sample more clients",
+    ),
+    Rule(
+        ("engine.workers", "engine.name"),
+        lambda c: c.engine.name == "inline" and (c.engine.workers or 1) > 1,
+        "engine inline works in the program's own process",
+        "set engine.name = ray, or leave workers out",
+    ),
+    Rule(
+        ("engine.ray_address", "engine.name"),
+        lambda c: c.engine.ray_address is not None and c.engine.name in ("inline", "flower"),
+        "engine {engine.name} joins no Ray cluster",
+        "set engine.name = ray",
+    ),
+)
+
+
+def broken_rules(settings: Settings, ignore: frozenset[str] = frozenset()) -> list[Problem]:
+    """Return the rules that settings break.
+
+    Args:
+        settings: of the right kinds.
+        ignore: keys (or whole sections) that were wrong and hold a default; rules that they take part in are skipped.
+    """
+    return [
+        Problem(rule.keys[0], show(lookup(settings, rule.keys[0])), *_texts(rule, settings))
+        for rule in RULES
+        if not any(key in ignore or key.split(".")[0] in ignore for key in rule.keys) and rule.broken(settings)
+    ]
+
+
+def lookup(settings: Settings, key: str) -> Any:
+    """Return the value of a dotted key."""
+    value: Any = settings
+    for part in key.split("."):
+        value = value[part] if isinstance(value, dict) else getattr(value, part)
+    return value
+
+
+def show(value: Any) -> str:
+    """Return a value as it would stand in the settings' file, shortened."""
+    if isinstance(value, bool):
+        text = "true" if value else "false"
+    elif isinstance(value, tuple | list):
+        text = "[" + ", ".join(show(item) for item in value) + "]"
+    elif isinstance(value, str):
+        text = f'"{value}"'
+    else:
+        text = "not set" if value is None else str(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _texts(rule: Rule, settings: Settings) -> tuple[str, str]:
+    def fill(text: str) -> str:
+        while "{" in text:
+            before, rest = text.split("{", 1)
+            key, after = rest.split("}", 1)
+            text = before + _plain(lookup(settings, key)) + after
+        return text
+
+    return fill(rule.rule), fill(rule.remedy)
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else show(value)

@@ -1,0 +1,60 @@
+"""The whole tree of settings, before its combinations are checked."""
+
+from typing import Any
+
+from pydantic import Field
+
+from fedsim._config.base import Section
+from fedsim._config.protections import PROTECTIONS, PlainConfig, ProtectionConfig, protection_tag
+from fedsim._config.sections import (
+    DataConfig,
+    DevicesConfig,
+    EngineConfig,
+    FederationConfig,
+    ModelConfig,
+    OutputConfig,
+    TaskConfig,
+    TrainingConfig,
+)
+from fedsim._config.strategies import FedAvgConfig, StrategyConfig
+
+
+class Settings(Section):
+    """All settings of a run; each value is of the right kind, combinations are not checked yet."""
+
+    seed: int = Field(default=1, ge=0, lt=2**63, description="everything random in a run follows from it, but keys")
+    task: TaskConfig = Field(default=TaskConfig(), description="what is learned")
+    model: ModelConfig = Field(default=ModelConfig(), description="what is trained")
+    data: DataConfig = Field(default=DataConfig(), description="how the training set is dealt out to the clients")
+    training: TrainingConfig = Field(default=TrainingConfig(), description="what one client does in one round")
+    federation: FederationConfig = Field(
+        default=FederationConfig(), description="who takes part, and how replies are averaged and evaluated"
+    )
+    strategy: StrategyConfig = Field(
+        default=FedAvgConfig(), description="what travels, and what the server makes of it"
+    )
+    protection: ProtectionConfig = Field(default=PlainConfig(), description="how the sum of what travels is protected")
+    engine: EngineConfig = Field(default=EngineConfig(), description="where the clients run")
+    devices: DevicesConfig = Field(default=DevicesConfig(), description="what kind of devices the clients are")
+    output: OutputConfig = Field(default=OutputConfig(), description="what a run leaves behind")
+
+
+def implied(data: dict[str, Any]) -> dict[str, Any]:
+    """Fill in the defaults that depend on the protection; what was given stays.
+
+    Where only the clients can open the sum the server cannot evaluate, so all clients do; where the sensitivity is
+    stated per client, every client counts the same.
+
+    Args:
+        data: settings as nested dicts; not modified.
+    """
+    kind = PROTECTIONS.get(protection_tag(data.get("protection", {})) or "")
+    federation = data.get("federation", {})
+    if kind is None or not isinstance(federation, dict):
+        return data
+    filled: dict[str, Any] = {}
+    if kind.opened_by == "clients":
+        filled |= {"server_evaluation": False, "client_evaluation_fraction": 1.0}
+    if kind.uniform_only:
+        filled |= {"weighting": "uniform"}
+    return data | {"federation": filled | federation} if filled else data

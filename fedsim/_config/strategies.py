@@ -1,0 +1,120 @@
+"""The strategies' settings: one class each, told apart by `strategy.name`."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from fedsim._config.base import BelowOne, NotNegative, Options, Positive, Section
+
+#: Flower's own strategies that average arrays -> the options of their own. What we set ourselves (fractions, minimum
+#: numbers, record keys, metric functions) is not among them; tree boosting and the wrappers that need a second
+#: strategy are left out. A test compares this table with the installed flwr.
+FLWR_OPTIONS: dict[str, tuple[str, ...]] = {
+    "Bulyan": ("num_malicious_nodes",),
+    "FedAdagrad": ("eta", "eta_l", "tau"),
+    "FedAdam": ("eta", "eta_l", "beta_1", "beta_2", "tau"),
+    "FedAvg": (),
+    "FedAvgM": ("server_learning_rate", "server_momentum"),
+    "FedMedian": (),
+    "FedProx": ("proximal_mu",),
+    "FedTrimmedAvg": ("beta",),
+    "FedYogi": ("eta", "eta_l", "beta_1", "beta_2", "tau"),
+    "Krum": ("num_malicious_nodes",),
+    "MultiKrum": ("num_malicious_nodes", "num_nodes_to_select"),
+    "QFedAvg": ("client_learning_rate", "q", "train_loss_key"),
+}
+
+
+class Strategy(Section):
+    """What every strategy declares.
+
+    Attributes:
+        needs_opened_sum: the server must read the sum, to run an optimiser of its own on it.
+        needs_each_update: the server must read each client's update, so nothing can be protected.
+    """
+
+    needs_opened_sum: ClassVar[bool] = False
+    needs_each_update: ClassVar[bool] = False
+
+
+class FedAvgConfig(Strategy):
+    """Weighted average of the clients' weights (McMahan et al. 2017)."""
+
+    name: Literal["fedavg"] = Field(default="fedavg", description="strategy")
+
+
+class FedProxConfig(Strategy):
+    """FedAvg with a proximal term in the client's loss (Li et al. 2020)."""
+
+    name: Literal["fedprox"] = Field(default="fedprox", description="strategy")
+    mu: NotNegative = Field(default=0.01, description="weight of the proximal term; 0 is FedAvg")
+
+
+class FedAvgMConfig(Strategy):
+    """Momentum on the server (Hsu et al. 2019)."""
+
+    needs_opened_sum = True
+
+    name: Literal["fedavgm"] = Field(default="fedavgm", description="strategy")
+    server_lr: Positive = Field(default=1.0, description="server learning rate")
+    server_momentum: BelowOne = Field(default=0.9, description="server momentum")
+
+
+class FedAdamConfig(Strategy):
+    """Adam on the server (Reddi et al. 2021)."""
+
+    needs_opened_sum = True
+
+    name: Literal["fedadam"] = Field(default="fedadam", description="strategy")
+    server_lr: Positive = Field(default=0.01, description="server learning rate")
+    beta1: BelowOne = Field(default=0.9, description="decay of the first moment")
+    beta2: BelowOne = Field(default=0.99, description="decay of the second moment")
+    tau: Positive = Field(default=1e-3, description="added to the root of the second moment")
+
+
+class FlwrStrategyConfig(Strategy):
+    """A strategy that comes with Flower, by the name of its class."""
+
+    needs_opened_sum = True
+    needs_each_update = True
+
+    name: Annotated[str, Field(pattern=f"^flwr:({'|'.join(FLWR_OPTIONS)})$")] = Field(
+        default="flwr:FedAvg", description="flwr:<ClassName>, a class of flwr.serverapp.strategy"
+    )
+    options: Options = Field(default={}, description="arguments of that class's constructor")
+
+    @property
+    def class_name(self) -> str:
+        """Name of the class in ``flwr.serverapp.strategy``."""
+        return self.name.removeprefix("flwr:")
+
+    @property
+    def option_names(self) -> str:
+        """The options that this class takes, in words."""
+        return ", ".join(FLWR_OPTIONS[self.class_name]) or "none"
+
+
+#: Tag -> class; a new strategy is a class above and a row here.
+STRATEGIES: dict[str, type[Strategy]] = {
+    "fedavg": FedAvgConfig,
+    "fedprox": FedProxConfig,
+    "fedavgm": FedAvgMConfig,
+    "fedadam": FedAdamConfig,
+    "flwr": FlwrStrategyConfig,
+}
+
+
+def strategy_tag(value: Any) -> str | None:
+    """Tell which class a strategy's settings belong to, or None where the name is no text."""
+    name = value.get("name", "fedavg") if isinstance(value, dict) else getattr(value, "name", None)
+    return ("flwr" if name.startswith("flwr:") else name) if isinstance(name, str) else None
+
+
+StrategyConfig = Annotated[
+    Annotated[FedAvgConfig, Tag("fedavg")]
+    | Annotated[FedProxConfig, Tag("fedprox")]
+    | Annotated[FedAvgMConfig, Tag("fedavgm")]
+    | Annotated[FedAdamConfig, Tag("fedadam")]
+    | Annotated[FlwrStrategyConfig, Tag("flwr")],
+    Discriminator(strategy_tag),
+]

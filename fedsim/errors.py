@@ -1,0 +1,100 @@
+"""What can go wrong in a run, and the exit code that the command line ends with.
+
+Every message has three parts: the value, the rule, the remedy.
+
+::
+
+    FedsimError              1
+    |-- ConfigError          2    all problems of the settings together
+    |-- TooFewReplies        3    a round got fewer usable replies than `federation.min_replies`
+    |-- EngineError          5    Ray or Flower's engine could not be started or was lost
+    `-- TaskUnavailable      4    a data set whose package is not installed
+
+:data:`EXIT_CODES` is the one table of exit codes; the README shows the same table and a test compares them.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+OK = 0
+FAILED = 1
+BAD_CONFIG = 2
+TOO_FEW_REPLIES = 3
+UNAVAILABLE = 4
+ENGINE_LOST = 5
+INTERRUPTED = 130
+
+#: Exit code -> what happened and what to do.
+EXIT_CODES: dict[int, str] = {
+    OK: "the command did what was asked",
+    FAILED: "the run failed; the message names client, round and cause, and the last good model is in the run's folder",
+    BAD_CONFIG: "bad usage or settings; every problem is listed with its rule and remedy, nothing was started",
+    TOO_FEW_REPLIES: "a round got fewer usable replies than `federation.min_replies`; the last good model is saved",
+    UNAVAILABLE: "a backend or data set is not installed or does not load here; see `fedsim doctor`",
+    ENGINE_LOST: "the engine (Ray or Flower's) could not be started or was lost; see `fedsim doctor`",
+    INTERRUPTED: "stopped by Ctrl-C or SIGTERM; the run's folder is consistent",
+}
+
+
+class FedsimError(Exception):
+    """Base of all errors of the program; raised itself when a run fails for a reason that has no class of its own."""
+
+    exit_code: ClassVar[int] = FAILED
+
+
+class TooFewReplies(FedsimError):
+    """A round got fewer usable replies than required; the model of the last good round is saved."""
+
+    exit_code = TOO_FEW_REPLIES
+
+
+class TaskUnavailable(FedsimError):
+    """A data set or model needs a package that is not installed; the message says how to install it."""
+
+    exit_code = UNAVAILABLE
+
+
+class EngineError(FedsimError):
+    """The engine could not be started or was lost during the run."""
+
+    exit_code = ENGINE_LOST
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with the settings.
+
+    Attributes:
+        key: dotted key, such as ``federation.rounds``.
+        value: what was given, as text.
+        rule: what must hold.
+        remedy: what to do.
+    """
+
+    key: str
+    value: str
+    rule: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.key} = {self.value}: {self.rule}; {self.remedy}"
+
+
+class ConfigError(FedsimError, ValueError):
+    """Settings that cannot be run, all problems together.
+
+    Attributes:
+        problems: each with key, value, rule and remedy, in the order of the settings.
+    """
+
+    exit_code = BAD_CONFIG
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        count = len(self.problems)
+        head = "1 problem in the settings:" if count == 1 else f"{count} problems in the settings:"
+        super().__init__("\n".join([head, *(f"  {problem}" for problem in self.problems)]))
+
+    def __reduce__(self) -> tuple[type["ConfigError"], tuple[tuple[Problem, ...]]]:
+        return ConfigError, (self.problems,)
