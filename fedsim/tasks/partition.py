@@ -147,17 +147,15 @@ def _steal(owner: NDArray[np.int64], num_clients: int, floor: int, rng: np.rando
         return 0
     donors = [(-int(sizes[client]), client) for client in range(num_clients) if sizes[client] > floor]
     heapq.heapify(donors)
-    given = np.zeros(num_clients, np.int64)
     receivers = [client for client in needy for _ in range(floor - int(sizes[client]))]
     gifts: list[list[int]] = [[] for _ in range(num_clients)]
     for receiver in receivers:
         size, donor = heapq.heappop(donors)
-        given[donor] += 1
         gifts[donor].append(receiver)
         heapq.heappush(donors, (size + 1, donor))
-    for donor in np.flatnonzero(given):
-        rows = rng.choice(np.flatnonzero(owner == donor), int(given[donor]), replace=False)
-        owner[rows] = gifts[donor]
+    for donor, receivers_of in enumerate(gifts):
+        if receivers_of:
+            owner[rng.choice(np.flatnonzero(owner == donor), len(receivers_of), replace=False)] = receivers_of
     return len(receivers)
 
 
