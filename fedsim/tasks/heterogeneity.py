@@ -1,0 +1,51 @@
+"""How different clients' labels are: distances between each client's label law and the law of all examples."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsim.tasks.errors import BadOption
+
+__all__ = ["jensen_shannon", "label_emd"]
+
+
+def label_emd(label_histogram: NDArray[np.int64]) -> float:
+    """Return the mean label earth mover's distance, ``sum_c |p_k(c) - p(c)|`` (Zhao et al. 2018, sec. 3.2).
+
+    Args:
+        label_histogram: shape ``(clients, classes)``, counts; not modified.
+
+    Returns:
+        The mean over examples (clients weighted by size; clients without examples count nothing): 0 for equal laws,
+        below 2 always.
+
+    Raises:
+        BadOption: not a table of counts, or all counts are 0.
+    """
+    laws, common, weights = _laws(label_histogram)
+    return float(weights @ np.abs(laws - common).sum(axis=1))
+
+
+def jensen_shannon(label_histogram: NDArray[np.int64]) -> float:
+    """Return the mean Jensen-Shannon distance (base 2, square root) of each client's label law to the common law.
+
+    Arguments, weights and errors as in :func:`label_emd`; the value lies in [0, 1].
+    """
+    laws, common, weights = _laws(label_histogram)
+    middle = (laws + common) / 2
+    divergence = (_kl(laws, middle) + _kl(np.broadcast_to(common, laws.shape), middle)) / 2
+    return float(weights @ np.sqrt(np.maximum(divergence, 0.0)))
+
+
+def _kl(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:
+    ratio = np.divide(p, q, out=np.ones_like(p), where=p > 0)
+    summed: NDArray[np.float64] = (p * np.log2(ratio)).sum(axis=1)
+    return summed
+
+
+def _laws(histogram: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    counts = np.asarray(histogram, np.float64)
+    if counts.ndim != 2 or not counts.sum() > 0 or counts.min() < 0:
+        raise BadOption(f"histogram of shape {counts.shape}: must be (clients, classes) counts with a positive sum")
+    counts = counts[counts.sum(axis=1) > 0]
+    sizes = counts.sum(axis=1)
+    return counts / sizes[:, None], counts.sum(axis=0) / counts.sum(), sizes / sizes.sum()

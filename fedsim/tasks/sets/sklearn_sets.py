@@ -1,0 +1,54 @@
+"""Two small real sets inside the scikit-learn wheel, for tests and first steps."""
+
+import numpy as np
+
+from fedsim.tasks.data import Dataset, register_dataset, split_rows
+
+_LICENCE = "BSD-3-Clause (scikit-learn)"
+
+
+@register_dataset("digits", "1,797 handwritten digits, 8x8 grey, 10 classes (scikit-learn)")
+def load_digits(test_fraction: float = 0.2, seed: int = 0) -> Dataset:
+    """Load the digits: float32 in [0, 1], shape ``(n, 1, 8, 8)``; the split is seeded and class-balanced."""
+    from sklearn import datasets
+
+    raw = datasets.load_digits()
+    x = np.ascontiguousarray(raw.images[:, None] / 16.0, np.float32)
+    y = raw.target.astype(np.int64)
+    train, test = split_rows(y, test_fraction, seed)
+    return Dataset(
+        name="digits",
+        train_x=x[train],
+        train_y=y[train],
+        test_x=x[test],
+        test_y=y[test],
+        num_classes=10,
+        task_kind="image",
+        input_shape=(1, 8, 8),
+        source="scikit-learn load_digits (UCI optical recognition of handwritten digits, test part)",
+        licence=_LICENCE,
+    )
+
+
+@register_dataset("breast-cancer", "569 tumours, 30 measured features, 2 classes (scikit-learn)")
+def load_breast_cancer(test_fraction: float = 0.2, seed: int = 0) -> Dataset:
+    """Load the Wisconsin tumours: float32, shape ``(n, 30)``, standardised by the training rows' mean and deviation."""
+    from sklearn import datasets
+
+    raw = datasets.load_breast_cancer()
+    y = raw.target.astype(np.int64)
+    train, test = split_rows(y, test_fraction, seed)
+    x = (raw.data - raw.data[train].mean(axis=0)) / raw.data[train].std(axis=0)
+    x = x.astype(np.float32)
+    return Dataset(
+        name="breast-cancer",
+        train_x=x[train],
+        train_y=y[train],
+        test_x=x[test],
+        test_y=y[test],
+        num_classes=2,
+        task_kind="tabular",
+        input_shape=(30,),
+        source="scikit-learn load_breast_cancer (UCI Wisconsin diagnostic)",
+        licence=_LICENCE,
+    )

@@ -1,0 +1,362 @@
+"""Local training and evaluation of one client: plain loops over tensors that are made once.
+
+What a client computes depends on its seed, the model and the data alone: :func:`client_seed` gives one seed for each
+(run seed, round, client), and torch's global generator is left as it was.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedsim.tasks.errors import BadOption, EmptyClient
+
+__all__ = [
+    "EvalResult",
+    "TrainConfig",
+    "TrainResult",
+    "as_inputs",
+    "client_seed",
+    "evaluate",
+    "flops_per_example",
+    "learning_rate",
+    "train",
+]
+
+OptimizerName = Literal["sgd", "adamw"]
+ScheduleName = Literal["constant", "cosine", "step", "inverse-sqrt"]
+
+#: Separates this hash from every other use of the same numbers.
+_SEED_DOMAIN = b"fedsim-client-seed-v1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """How a client trains in one round.
+
+    Attributes:
+        epochs: passes over the client's examples.
+        batch_size: examples of one step; the last batch of an epoch may be smaller.
+        optimizer: ``sgd`` or ``adamw``; its state lives for one round.
+        lr: learning rate of round 1.
+        momentum: of ``sgd``, in [0, 1).
+        weight_decay: L2 term of ``sgd``, decoupled decay of ``adamw``.
+        nesterov: whether ``sgd`` uses Nesterov's momentum.
+        schedule: how the rate changes from round to round, see :func:`learning_rate`.
+        schedule_rounds: length of the schedule in rounds; needed by ``cosine`` and ``step``.
+        clip_norm: largest L2 norm of a step's gradient over all parameters; 0 for no clipping.
+        proximal_mu: FedProx's mu (Li et al. 2020, eq. 2): adds ``mu / 2 * |w - w_global|^2`` to the loss.
+        max_steps: stop after so many steps, 0 for no limit.
+    """
+
+    epochs: int = 1
+    batch_size: int = 32
+    optimizer: OptimizerName = "sgd"
+    lr: float = 0.05
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    nesterov: bool = False
+    schedule: ScheduleName = "constant"
+    schedule_rounds: int = 0
+    clip_norm: float = 0.0
+    proximal_mu: float = 0.0
+    max_steps: int = 0
+
+    def __post_init__(self) -> None:
+        problems = list(self._problems())
+        if problems:
+            raise BadOption("; ".join(problems))
+
+    def _problems(self) -> Iterator[str]:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, float | int) and not (math.isfinite(value) and value >= 0):
+                yield f"{field.name} {value} must be finite and not negative"
+        for name in ("epochs", "batch_size", "lr"):
+            if not getattr(self, name) > 0:
+                yield f"{name} {getattr(self, name)} must be above 0"
+        if self.optimizer not in get_args(OptimizerName):
+            yield f"optimizer '{self.optimizer}' is unknown: choose one of {', '.join(get_args(OptimizerName))}"
+        if self.schedule not in get_args(ScheduleName):
+            yield f"schedule '{self.schedule}' is unknown: choose one of {', '.join(get_args(ScheduleName))}"
+        if self.schedule in ("cosine", "step") and self.schedule_rounds < 1:
+            yield f"schedule '{self.schedule}' needs schedule_rounds of at least 1: give the run's rounds"
+        if self.momentum >= 1:
+            yield f"momentum {self.momentum} must be below 1"
+        if self.nesterov and not (self.momentum > 0 and self.optimizer == "sgd"):
+            yield "nesterov needs sgd with a momentum above 0: set momentum 0.9 or nesterov false"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """What one client's training gave.
+
+    Attributes:
+        num_examples: number of the client's examples, the weight of its update.
+        loss: mean training loss over all examples of all steps, before each step; NaN if no step was made.
+        steps: optimizer steps.
+        forward_backward_flops: counted floating-point operations of all steps, ``None`` if not asked for.
+    """
+
+    num_examples: int
+    loss: float
+    steps: int
+    forward_backward_flops: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EvalResult:
+    """What an evaluation gave.
+
+    Attributes:
+        loss: mean cross-entropy in nats.
+        accuracy: share of right answers, ``correct / num_examples``.
+        num_examples: number of examples.
+        correct: number of right answers.
+    """
+
+    loss: float
+    accuracy: float
+    num_examples: int
+    correct: int
+
+
+def client_seed(seed: int, round: int, client_id: int) -> int:
+    """Return a seed in [0, 2^63) for one client in one round: SHA-256 over a domain string and the three numbers.
+
+    Args:
+        seed: seed of the run, in [0, 2^64).
+        round: server round, in [0, 2^32).
+        client_id: client number, in [0, 2^64).
+
+    Raises:
+        BadOption: a number is out of range.
+    """
+    for name, value, bits in (("seed", seed, 64), ("round", round, 32), ("client_id", client_id, 64)):
+        if not 0 <= value < 2**bits:
+            raise BadOption(f"{name} {value} must lie in [0, 2^{bits})")
+    text = _SEED_DOMAIN + seed.to_bytes(8, "little") + round.to_bytes(4, "little") + client_id.to_bytes(8, "little")
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "little") >> 1
+
+
+def learning_rate(config: TrainConfig, round: int) -> float:
+    """Return the rate of a round, counted from 1 (round 0 counts as 1).
+
+    With r rounds done before and R = ``schedule_rounds``: ``constant`` keeps lr; ``cosine`` is
+    ``lr * (1 + cos(pi * r / R)) / 2`` down to 1 % of lr; ``step`` divides by 10 at half and at three quarters of R;
+    ``inverse-sqrt`` is ``lr / sqrt(1 + r)``.
+    """
+    done = max(round - 1, 0)
+    if config.schedule == "cosine":
+        return config.lr * max((1 + math.cos(math.pi * min(done / config.schedule_rounds, 1.0))) / 2, 0.01)
+    if config.schedule == "step":
+        return config.lr * 0.1 ** ((2 * done >= config.schedule_rounds) + (4 * done >= 3 * config.schedule_rounds))
+    if config.schedule == "inverse-sqrt":
+        return config.lr / math.sqrt(1 + done)
+    return config.lr
+
+
+def as_inputs(x: NDArray[Any] | Tensor, device: torch.device | None = None) -> Tensor:
+    """Return examples as a float32 tensor on `device`: bytes 0..255 become -1..1, floats stay. Does not modify `x`."""
+    tensor = x if isinstance(x, Tensor) else torch.tensor(x)
+    if tensor.dtype == torch.uint8:
+        return tensor.to(device).to(torch.float32).div_(127.5).sub_(1.0)
+    return tensor.to(device, torch.float32)
+
+
+def train(
+    model: nn.Module,
+    x: NDArray[Any] | Tensor,
+    y: NDArray[np.int64] | Tensor,
+    config: TrainConfig,
+    *,
+    seed: int,
+    round: int,
+    global_weights: Mapping[str, NDArray[Any] | Tensor] | None = None,
+    flops_per_example: int | None = None,
+) -> TrainResult:
+    """Train a model in place on one client's examples with cross-entropy.
+
+    Each epoch goes through a new permutation. A last batch of one example is left out where the model has batch
+    normalisation and the client has more examples (one example has no variance); a client with one example in all
+    trains with the running statistics instead. Only parameters with ``requires_grad`` change.
+
+    Args:
+        model: on any device; left in training mode as it was found.
+        x: examples, see :func:`as_inputs`; not modified.
+        y: shape ``(n,)``, int64.
+        config: see :class:`TrainConfig`.
+        seed: of this client in this round, see :func:`client_seed`; decides order and dropout.
+        round: server round, for the schedule.
+        global_weights: the proximal term's centre by parameter name; ``None`` for the weights at the start.
+        flops_per_example: as :func:`flops_per_example` counts them, to fill the result's field.
+
+    Raises:
+        EmptyClient: there are no examples.
+        BadOption: examples and labels differ in number, or the centre lacks a parameter.
+    """
+    device = next(model.parameters()).device
+    inputs, labels = _tensors(x, y, device)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = _optimizer(parameters, config, learning_rate(config, round))
+    anchor = _anchor(model, global_weights) if config.proximal_mu else None
+    with _mode(model, training=True), _forked(seed, device):
+        batches = _batches(len(labels), config, device, _freeze_statistics(model, len(labels)))
+        losses, seen = [], 0
+        for rows in batches:
+            optimizer.zero_grad(set_to_none=True)
+            loss = functional.cross_entropy(model(inputs[rows]), labels[rows])
+            loss.backward()  # type: ignore[no-untyped-call]
+            _shape_gradients(parameters, anchor, config)
+            optimizer.step()
+            losses.append(loss.detach() * len(rows))
+            seen += len(rows)
+    mean = float(torch.stack(losses).sum(dtype=torch.float64)) / seen if seen else math.nan
+    flops = None if flops_per_example is None else flops_per_example * seen
+    return TrainResult(len(labels), mean, len(losses), flops)
+
+
+def evaluate(
+    model: nn.Module, x: NDArray[Any] | Tensor, y: NDArray[np.int64] | Tensor, batch_size: int = 256
+) -> EvalResult:
+    """Return mean cross-entropy and accuracy; the model is not changed.
+
+    Args:
+        model: on any device.
+        x: examples, see :func:`as_inputs`; not modified.
+        y: shape ``(n,)``, int64.
+        batch_size: examples of one forward pass, at least 1.
+
+    Raises:
+        EmptyClient: there are no examples.
+        BadOption: examples and labels differ in number, or `batch_size` is below 1.
+    """
+    if batch_size < 1:
+        raise BadOption(f"batch_size {batch_size} must be at least 1")
+    inputs, labels = _tensors(x, y, next(model.parameters()).device)
+    total, correct = 0.0, 0
+    with _mode(model, training=False), torch.inference_mode():
+        for some, answers in zip(torch.split(inputs, batch_size), torch.split(labels, batch_size), strict=True):
+            logits = model(some)
+            total += float(functional.cross_entropy(logits, answers, reduction="sum"))
+            correct += int((logits.argmax(dim=1) == answers).sum())
+    return EvalResult(total / len(labels), correct / len(labels), len(labels), correct)
+
+
+def flops_per_example(model: nn.Module, input_shape: tuple[int, ...]) -> int:
+    """Return the floating-point operations of forward and backward for one example, as torch's counter has them.
+
+    The counter sees matrix products, convolutions and attention; element-wise work is left out. A multiply-add counts
+    as two. Parameters that do not train save the products for their own gradient. The model is not changed.
+    """
+    import copy
+
+    from torch.utils.flop_counter import FlopCounterMode
+
+    twin = copy.deepcopy(model).train()
+    probe = torch.zeros((2, *input_shape), device=next(twin.parameters()).device)
+    with _forked(0, probe.device), FlopCounterMode(display=False) as counter:
+        loss = twin(probe).float().sum()
+        if loss.requires_grad:
+            loss.backward()
+    return int(counter.get_total_flops()) // 2
+
+
+def _tensors(x: NDArray[Any] | Tensor, y: NDArray[np.int64] | Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    if len(x) != len(y):
+        raise BadOption(f"{len(x)} examples, {len(y)} labels: there must be one label for each example")
+    if not len(y):
+        raise EmptyClient("0 examples: training and evaluation need at least one; leave this client out of the round")
+    labels = y if isinstance(y, Tensor) else torch.tensor(y)
+    return as_inputs(x, device), labels.to(device, torch.int64)
+
+
+def _optimizer(parameters: list[nn.Parameter], config: TrainConfig, lr: float) -> torch.optim.Optimizer:
+    if not parameters:
+        raise BadOption("no parameter of the model has requires_grad: at least one must train; unfreeze a layer")
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(parameters, lr=lr, weight_decay=config.weight_decay)
+    return torch.optim.SGD(
+        parameters, lr=lr, momentum=config.momentum, weight_decay=config.weight_decay, nesterov=config.nesterov
+    )
+
+
+def _freeze_statistics(model: nn.Module, num_examples: int) -> bool:
+    """Return whether the model normalises over batches; for one example, switch that to running statistics."""
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.training]
+    if num_examples == 1:
+        for norm in norms:
+            norm.eval()
+    return bool(norms)
+
+
+def _batches(num_examples: int, config: TrainConfig, device: torch.device, no_single: bool) -> Iterator[Tensor]:
+    steps = 0
+    for _ in range(config.epochs):
+        # Drawn on the CPU, so that every device sees the same order.
+        order = torch.randperm(num_examples).to(device)
+        for rows in torch.split(order, config.batch_size):
+            if config.max_steps and steps == config.max_steps:
+                return
+            if no_single and len(rows) == 1 and num_examples > 1 and config.batch_size > 1:
+                continue
+            steps += 1
+            yield rows
+
+
+def _anchor(model: nn.Module, centre: Mapping[str, NDArray[Any] | Tensor] | None) -> list[Tensor]:
+    """Return the proximal term's centre for each parameter that trains, in their order."""
+    anchor = []
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if centre is None:
+            anchor.append(parameter.detach().clone())
+            continue
+        if name not in centre or tuple(centre[name].shape) != tuple(parameter.shape):
+            raise BadOption(
+                f"global_weights lack parameter '{name}' of shape {tuple(parameter.shape)}: give all of them"
+            )
+        anchor.append(torch.as_tensor(np.array(centre[name])).to(parameter))
+    return anchor
+
+
+def _shape_gradients(parameters: list[nn.Parameter], anchor: list[Tensor] | None, config: TrainConfig) -> None:
+    """Add the proximal term's gradient ``mu * (w - w_global)``, then clip."""
+    if anchor is not None:
+        with torch.no_grad():
+            for parameter, centre in zip(parameters, anchor, strict=True):
+                if parameter.grad is not None:
+                    parameter.grad.add_(parameter - centre, alpha=config.proximal_mu)
+    if config.clip_norm:
+        nn.utils.clip_grad_norm_(parameters, config.clip_norm)
+
+
+@contextmanager
+def _mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Set the mode of all submodules and restore each one's own afterwards."""
+    before = [(module, module.training) for module in model.modules()]
+    model.train(training)
+    try:
+        yield
+    finally:
+        for module, mode in before:
+            module.training = mode
+
+
+@contextmanager
+def _forked(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch inside, and give its generators back as they were."""
+    cuda = [device.index or 0] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda):
+        torch.manual_seed(seed)
+        yield
