@@ -8,7 +8,7 @@ from fedsim.site import Site, read_state, site_of
 from fedsim.tasks.training import TrainResult, client_seed, evaluate, train
 from strategies.client import Stopwatch, open_model, seal_update
 from strategies.plan import RoundPlan
-from strategies.records import NamedArrays, array_record, model_record, read_model, sealed_record
+from strategies.records import NamedArrays, array_record, model_record, read_model, read_sealed, sealed_record
 from strategies.state import load_state_arrays
 
 app = ClientApp()
@@ -17,7 +17,7 @@ app = ClientApp()
 @app.query("hello")
 def hello(message: Message, context: Context) -> Message:
     """Tell the server this client's number and how many samples it trains on."""
-    site, client = site_of(context.run_config), partition_id(context)
+    site, client = site_of(context.run_config, context.node_config), partition_id(context)
     values = {"partition-id": client, "num-examples": len(site.partition.indices[client])}
     return Message(RecordDict({"hello": MetricRecord(dict(values))}), reply_to=message)
 
@@ -26,7 +26,7 @@ def hello(message: Message, context: Context) -> Message:
 def train_round(message: Message, context: Context) -> Message:
     """Train on the client's own data and answer with the sealed update."""
     watch = Stopwatch()
-    site, client = site_of(context.run_config), partition_id(context)
+    site, client = site_of(context.run_config, context.node_config), partition_id(context)
     content = message.content
     if "arrays" in content.array_records:
         return _train_for_flower(message, site, client, watch)
@@ -38,7 +38,7 @@ def train_round(message: Message, context: Context) -> Message:
     result = _train(site, client, plan.round, plan.rounds, float(plan.extras.get("proximal-mu", 0.0)))
     after = read_state(site.model)
     watch.lap("train")
-    parts = seal_update(
+    sealed = seal_update(
         site.half,
         plan,
         before,
@@ -50,10 +50,12 @@ def train_round(message: Message, context: Context) -> Message:
     )
     _keep_local(site, after, context)
     watch.lap("seal")
-    reply = RecordDict({"sealed": sealed_record(parts)})
+    reply = RecordDict({"sealed": sealed_record(sealed.parts)})
     reply["metrics"] = MetricRecord({"num-examples": result.num_examples, "loss": result.loss})
     watch.lap("upload")
-    reply["phases"] = watch.record({"train_flops": float(result.forward_backward_flops or 0)})
+    costs = {"train_flops": float(result.forward_backward_flops or 0)}
+    costs |= {"clipped": float(sealed.clipped), "coordinates": float(sealed.length)}
+    reply["phases"] = watch.record(costs)
     return Message(reply, reply_to=message)
 
 
@@ -94,7 +96,7 @@ def _train_for_flower(message: Message, site: Site, client: int, watch: Stopwatc
 def evaluate_round(message: Message, context: Context) -> Message:
     """Evaluate the global model on the client's share of the test set."""
     watch = Stopwatch()
-    site, client = site_of(context.run_config), partition_id(context)
+    site, client = site_of(context.run_config, context.node_config), partition_id(context)
     if "arrays" in message.content.array_records:
         state = read_model(message.content.array_records["arrays"])
     else:
@@ -116,6 +118,25 @@ def evaluate_round(message: Message, context: Context) -> Message:
             "phases": watch.record(),
         }
     )
+    return Message(reply, reply_to=message)
+
+
+@app.query("partial")
+def partial_round(message: Message, context: Context) -> Message:
+    """Answer, as a member of the committee, with the partial decryption of a round's total."""
+    watch = Stopwatch()
+    site, client = site_of(context.run_config, context.node_config), partition_id(context)
+    config = message.content.config_records["config"]
+    plan, length = RoundPlan.from_record(config), config.get("length")
+    if not isinstance(length, int):
+        raise InputError(f"length is {length!r}: must be a whole number; versions must agree")
+    totals = read_sealed(message.content.array_records["total"], 1)
+    watch.lap("download")
+    partial = site.protection.partial(totals[0], plan.secure, client, plan.tag(length))
+    watch.lap("open")
+    reply = RecordDict({"partial": sealed_record([partial])})
+    watch.lap("upload")
+    reply["phases"] = watch.record()
     return Message(reply, reply_to=message)
 
 

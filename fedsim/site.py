@@ -4,6 +4,7 @@ Clients of one process share a model object; each round loads the global weights
 reaches another except through the server.
 """
 
+import os
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,9 +32,15 @@ _CACHE_BYTES = 512 * 2**20
 
 @dataclass(frozen=True)
 class Site:
-    """Everything that follows from the settings alone; heavy parts are made on first use."""
+    """Everything that follows from the settings; heavy parts are made on first use.
+
+    Attributes:
+        config: the settings.
+        keys: folder of this party's keys, where the protection has any.
+    """
 
     config: RunConfig
+    keys: str | None = None
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -85,7 +92,7 @@ class Site:
     @cached_property
     def protection(self) -> Protection:
         """The run's secure sum, as the strategies see it."""
-        return protection_of(self.config)
+        return protection_of(self.config, self.keys)
 
     @cached_property
     def half(self) -> ClientHalf:
@@ -152,11 +159,17 @@ def read_state(model: nn.Module) -> NamedArrays:
     return NamedArrays(state_arrays(model), dtypes)
 
 
-def site_of(run_config: Mapping[str, Scalar]) -> Site:
-    """Return the process's site for these settings; the last two are kept."""
-    return _site(tuple(sorted(run_config.items())))
+def site_of(run_config: Mapping[str, Scalar], node_config: Mapping[str, Scalar] | None = None) -> Site:
+    """Return the process's site for these settings; the last few are kept.
+
+    Args:
+        run_config: as :func:`fedsim.config.to_run_config` makes it.
+        node_config: a client's own; ``keys`` names the folder of its keys, otherwise FEDSIM_KEYS does.
+    """
+    keys = (node_config or {}).get("keys") or os.environ.get("FEDSIM_KEYS")
+    return _site(tuple(sorted(run_config.items())), str(keys) if keys else None)
 
 
-@lru_cache(maxsize=2)
-def _site(items: tuple[tuple[str, Scalar], ...]) -> Site:
-    return Site(from_run_config(dict(items)))
+@lru_cache(maxsize=4)
+def _site(items: tuple[tuple[str, Scalar], ...], keys: str | None) -> Site:
+    return Site(from_run_config(dict(items)), keys)

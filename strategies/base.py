@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from crypto import Layout
 from crypto.base import Plan, Tag
+from strategies import committee
 from strategies.errors import EmptyRound, Incompatible, TooFewReplies
 from strategies.fold import ChunkSum, Totals, delivered
 from strategies.nodes import Node, Participation, discover
@@ -134,8 +135,18 @@ class FederatedStrategy(Strategy):
     # ----------------------------------------------------------------- what a paper says
 
     def travelling(self, layout: Layout, server_round: int) -> Layout:
-        """Return the layout of what clients send back this round; all that the buffer rule lets travel."""
-        return self.buffers.travelling(layout)
+        """Return the layout of what clients send back this round; all that the buffer rule lets travel.
+
+        Counters (arrays that are not floats) do not travel under a bounded protection: they outgrow any bound.
+        """
+        travelling = self.buffers.travelling(layout)
+        if not self.protection.bounded:
+            return travelling
+        return travelling.only(s.name for s in travelling.segments if s.dtype.startswith(("float", "bfloat")))
+
+    def longest(self, layout: Layout) -> Layout:
+        """Return the layout of the longest round, for which the secure sum is sized."""
+        return FederatedStrategy.travelling(self, layout, 0)
 
     def extras(self, server_round: int) -> dict[str, int | float | str | bool | bytes]:
         """Return the strategy's own scalars for the client half."""
@@ -218,7 +229,7 @@ class FederatedStrategy(Strategy):
         if scaled:
             self.weight_scale = float(max((n.num_examples for n in self._nodes), default=0) or 1)
         self._secure_plan = Plan(
-            length=self.buffers.travelling(self.state.layout).length,
+            length=self.longest(self.state.layout).length,
             clients=self.participation.count(len(self._nodes)),
             bound=self.protection.bound,
         )
@@ -237,7 +248,7 @@ class FederatedStrategy(Strategy):
         messages = self._messages(content, record.nodes, MessageType.TRAIN, server_round)
         totals = self._fold(grid, messages, plan.tag(layout.length), record, self.participation.deadline_s or timeout)
         self._check_counts(record)
-        self._settle(totals, plan, layout, record)
+        self._settle(totals, plan, layout, record, grid)
         record.round_s = time.perf_counter() - started
         return record
 
@@ -319,7 +330,9 @@ class FederatedStrategy(Strategy):
                 f"{self.participation.min_replies}; lower it or look at the reasons.{reasons}"
             )
 
-    def _settle(self, totals: Totals, plan: RoundPlan, layout: Layout, record: RoundRecord) -> None:
+    def _settle(
+        self, totals: Totals, plan: RoundPlan, layout: Layout, record: RoundRecord, grid: Grid | None = None
+    ) -> None:
         counted = [d for d in record.delivered if not d.error]
         weight = sum(plan.weight(d.num_examples) for d in counted)
         record.metrics |= means(counted, "train_")
@@ -328,10 +341,21 @@ class FederatedStrategy(Strategy):
             self.sealed = SealedState(totals.totals(), plan, layout.length, weight, len(counted), first_counts)
             return
         started = time.perf_counter()
-        opener = self.protection.opener(plan.secure)
-        vector = opener.open(totals.totals(), plan.tag(layout.length))
+        tag = plan.tag(layout.length)
+        if self.protection.opened_by == "committee":
+            vector = self._ask_committee(totals.totals(), plan, tag, record, grid)
+        else:
+            vector = self.protection.opener(plan.secure).open(totals.totals(), tag)
         record.open_s = time.perf_counter() - started
         self.apply(mean_arrays(vector, layout, weight, self.buffers, first_counts), plan.round)
+
+    def _ask_committee(
+        self, totals: list[bytes], plan: RoundPlan, tag: Tag, record: RoundRecord, grid: Grid | None
+    ) -> NDArray[np.float64]:
+        """Send the total to the committee and fuse its partial decryptions."""
+        if grid is None:
+            raise Incompatible(f"protection '{self.protection.name}' needs a message round more: run it by start()")
+        return committee.open_total(grid, self._nodes, self.protection, totals, plan, tag, record)
 
     # ----------------------------------------------------------------- evaluation
 

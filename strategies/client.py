@@ -6,6 +6,7 @@ client app, and :func:`seal_mod` does the same around any Flower `ClientApp` who
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -81,6 +82,21 @@ def open_model(
     return with_values(known, mean_arrays(vector, layout, weight, rule, bool(notes["first-counts"])))
 
 
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A client's sealed update.
+
+    Attributes:
+        parts: one per aggregator.
+        length: coordinates of the vector.
+        clipped: how many of them were clipped to the bound.
+    """
+
+    parts: list[bytes]
+    length: int
+    clipped: int
+
+
 def seal_update(
     half: ClientHalf,
     plan: RoundPlan,
@@ -91,11 +107,8 @@ def seal_update(
     partition_id: int,
     buffer_names: frozenset[str],
     protection: Protection,
-) -> list[bytes]:
+) -> Sealed:
     """Lay out, weight and seal one client's result.
-
-    Returns:
-        One part per aggregator.
 
     Raises:
         LayoutMismatch: the client's model is not the one that the plan is of.
@@ -110,7 +123,9 @@ def seal_update(
     if plan.buffers == "first":
         scales = dict.fromkeys(buffer_names, 1.0 if partition_id == plan.first_partition else 0.0)
     vector = layout.pack(update.arrays, plan.weight(num_examples), scales)
-    return protection.sealer(plan.secure).seal(vector, plan.tag(layout.length))
+    sealer = protection.sealer(plan.secure)
+    parts = sealer.seal(vector, plan.tag(layout.length))
+    return Sealed(parts, layout.length, sealer.clipped)
 
 
 def _check_layout(layout: Layout, plan: RoundPlan) -> None:
@@ -151,7 +166,7 @@ def seal_mod(
         records = reply.content
         metrics = records.metric_records.setdefault("metrics", MetricRecord())
         examples = metrics.get("num-examples", 0)
-        parts = seal_update(
+        sealed = seal_update(
             side,
             RoundPlan.from_record(config),
             before,
@@ -162,7 +177,7 @@ def seal_mod(
             protection=protection,
         )
         records.pop("arrays")
-        records["sealed"] = sealed_record(parts)
+        records["sealed"] = sealed_record(sealed.parts)
 
     return mod
 

@@ -5,6 +5,7 @@
     StrategyError
     |-- EmptyRound       no client delivered anything that counts
     |-- TooFewReplies    fewer clients delivered than `min_replies`
+    |   `-- CommitteeIncomplete  a member of the committee that opens the sum did not answer
     |-- NoSuchNodes      the federation has fewer nodes than the plan needs
     `-- Incompatible     a strategy and a protection that make no sense together
 """
@@ -20,6 +21,10 @@ class EmptyRound(StrategyError, ValueError):
 
 class TooFewReplies(StrategyError, RuntimeError):
     """Fewer clients delivered than the configuration demands; the global model is that of the last good round."""
+
+
+class CommitteeIncomplete(TooFewReplies):
+    """A member of the committee did not answer, so the round's sum stays sealed; the model is the last good round's."""
 
 
 class NoSuchNodes(StrategyError, RuntimeError):

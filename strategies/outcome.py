@@ -22,10 +22,12 @@ class RoundRecord:
         nodes: sampled clients in order; `delivered` runs beside it.
         delivered: what each one delivered, or why it was left out.
         evaluated: the same for client-side evaluation, by partition id.
+        committee: the same for the committee's partial decryptions, by partition id.
         download_bytes: what Flower moves to one client for training.
         logical_download_bytes: of these, the model or the sealed total.
         metrics: means over clients (``train_*``, ``client_*``) and server-side evaluation (``server_*``).
         round_s: seconds from the first message to the applied update.
+        evaluate_download_bytes, committee_download_bytes: what Flower moves to one client for these.
         open_s: seconds that opening the total took on the server.
     """
 
@@ -34,9 +36,11 @@ class RoundRecord:
     nodes: list[Node] = field(default_factory=list)
     delivered: list[Delivered] = field(default_factory=list)
     evaluated: dict[int, Delivered] = field(default_factory=dict)
+    committee: dict[int, Delivered] = field(default_factory=dict)
     download_bytes: int = 0
     logical_download_bytes: int = 0
     evaluate_download_bytes: int = 0
+    committee_download_bytes: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     round_s: float = 0.0
     open_s: float = 0.0

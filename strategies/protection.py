@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Literal
 
-from crypto.base import Opener, Plan, Sealer, SecureSum
+import numpy as np
+from numpy.typing import NDArray
+
+from crypto.base import Opener, Plan, Sealer, SecureSum, Tag
+from crypto.errors import KeyMismatch
 from crypto.plain import PlainSum
 
 OpenedBy = Literal["server", "clients", "committee"]
@@ -23,12 +27,14 @@ class Protection(ABC):
         name: its name on the command line.
         opened_by: who reads the sum: the ``server`` (then the model is in the clear there), the ``clients`` (the server
             hands the sealed total on), or a ``committee`` (an extra message round).
+        members: size of the committee, 0 without one.
         bounded: whether vectors must keep a declared bound, so that weights are scaled into (0, 1].
     """
 
     name: ClassVar[str]
     opened_by: ClassVar[OpenedBy] = "server"
     bounded: ClassVar[bool] = True
+    members: int = 0
 
     @property
     def bound(self) -> float:
@@ -55,6 +61,22 @@ class Protection(ABC):
         Raises:
             CryptoError: this party holds no key that opens.
         """
+
+    def partial(self, total: bytes, plan: Plan, member: int, tag: Tag) -> bytes:
+        """Return a committee member's partial decryption of a round's total.
+
+        Raises:
+            KeyMismatch: the sum is not opened by a committee, or this party is not of it.
+        """
+        raise KeyMismatch(f"'{self.name}' is opened by the {self.opened_by}: it has no partial decryptions")
+
+    def fuse(self, partials: list[bytes], total: bytes, plan: Plan, tag: Tag) -> NDArray[np.float64]:
+        """Return the sum from all members' partial decryptions, shape ``(tag.length,)``.
+
+        Raises:
+            CryptoError: partial decryptions are missing, damaged or of another total.
+        """
+        raise KeyMismatch(f"protection '{self.name}' is opened by the {self.opened_by}: there is nothing to fuse")
 
 
 @dataclass(frozen=True)

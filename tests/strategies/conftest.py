@@ -108,7 +108,7 @@ def make_handler(update, examples=lambda client: client + 1, protection=None, ha
         plan = RoundPlan.from_record(message.content["config"])
         before = open_model(message.content, protection, None, buffer_names)
         after = NamedArrays(update(client, dict(before.arrays), plan.round), before.dtypes)
-        parts = seal_update(
+        sealed = seal_update(
             half,
             plan,
             before,
@@ -119,7 +119,7 @@ def make_handler(update, examples=lambda client: client + 1, protection=None, ha
             protection=protection,
         )
         metrics = MetricRecord({"num-examples": examples(client), "loss": float(client)})
-        return Message(RecordDict({"sealed": sealed_record(parts), "metrics": metrics}), reply_to=message)
+        return Message(RecordDict({"sealed": sealed_record(sealed.parts), "metrics": metrics}), reply_to=message)
 
     @app.evaluate()
     def evaluate(message, context):
