@@ -1,4 +1,7 @@
-// Python face of the native kernels; the only translation unit that knows Python.
-#include <nanobind/nanobind.h>
+// The compiled module: collects the bindings of all rooms.
+#include "bindings.hpp"
 
-NB_MODULE(_native, m) { m.doc() = "Native kernels of fedsim's crypto package."; }
+NB_MODULE(_native, m) {
+  m.doc() = "Native kernels of fedsim's crypto package.";
+  fedsim::bind_prg(m);
+}

@@ -1,0 +1,10 @@
+// One function per room; each room's bindings live in a file of their own.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace fedsim {
+
+void bind_prg(nanobind::module_& m);
+
+}  // namespace fedsim
