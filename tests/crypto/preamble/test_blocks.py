@@ -94,9 +94,14 @@ def test_is_unbiased_with_the_predicted_variance():
     assert np.isclose(((draws - vector) ** 2).sum(axis=1).mean(), 10 - 1, rtol=0.02)
 
 
-def test_choices_are_uniform_independent_and_fresh():
-    sampler, vector = flat(80, 2, 4), np.ones(80)
-    draws = np.array([sampler.select(vector).indices for _ in range(3000)])
+def test_choices_are_fresh_by_default():
+    sampler, vector = flat(2**12, 2, 2**6), np.ones(2**12)
+    assert not np.array_equal(sampler.select(vector).indices, sampler.select(vector).indices)
+
+
+def test_choices_are_uniform_and_independent():
+    sampler, vector, coins = flat(80, 2, 4), np.ones(80), np.random.default_rng(8).bytes
+    draws = np.array([sampler.select(vector, coins).indices for _ in range(3000)])
     for group in range(4):
         counts = np.bincount(draws[:, group], minlength=10)
         assert ((counts - 300) ** 2 / 300).sum() < 34  # 9 degrees of freedom: p > 1e-4
