@@ -3,7 +3,7 @@
 ``isa`` names the instruction set (see :func:`isas`); empty means the default, which is resolved once.
 """
 
-from numpy import uint8
+from numpy import int64, uint8
 from numpy.typing import NDArray
 
 def isa() -> str:
@@ -31,4 +31,11 @@ def aes_stream(key: bytes, counter: bytes, out: NDArray[uint8], isa: str = "") -
 
     Raises:
         ValueError: key or counter is not 16 bytes, or `out` is not whole blocks.
+    """
+
+def discrete_gaussian(key: bytes, variance: int, out: NDArray[int64], threads: int = 1, isa: str = "") -> None:
+    """Fill `out` with exact discrete Gaussian samples; the same for any number of threads.
+
+    Raises:
+        ValueError: the key is not 16 bytes, or the variance outside [1, 2^56].
     """
