@@ -197,7 +197,7 @@ def test_parameters_have_128_bits_and_a_margin() -> None:
 
 def test_a_wide_plan_moves_to_the_next_ring() -> None:
     assert BfvSum(Plan(length=10, clients=100, bound=1.0), value_bits=40).parameters.ring == 4096
-    sum_, _, key = federation(Plan(length=4097, clients=3, bound=1.0), value_bits=48, stochastic=False)
+    sum_, _, key = federation(Plan(length=4097, clients=3, bound=1.0), value_bits=53, stochastic=False)
     assert len(sum_.parameters.chain) == 2
     v, t = np.random.default_rng(5).uniform(-1, 1, 4097), tag(4097)
     opened = sum_.opener(key).open([add_many(sum_, sum_.sealer(key).seal(v, t), [3], t)], t)
