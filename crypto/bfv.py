@@ -23,7 +23,9 @@ from dataclasses import dataclass
 from math import ceil, log2, sqrt
 from typing import Literal
 
-from crypto.base import Plan
+from crypto import wire
+from crypto._chunks import PREFIX_BYTES
+from crypto.base import Budget, Plan
 from crypto.errors import BudgetExceeded
 from crypto.fixed_point import FixedPoint
 from crypto.lattice import batching_prime, compressed_bytes, fresh_noise_std, max_modulus_bits, security_bits, tail
@@ -128,3 +130,21 @@ def noise(plan: Plan, ring: int, mode: Mode) -> float:
         return plan.clients * (LARGEST_ERROR + 0.5)
     coefficients = -(-plan.length // ring) * ring
     return tail(coefficients) * sqrt(plan.clients) * fresh_noise_std(ring, mode) + plan.clients / 2
+
+
+def budget(parameters: BfvParameters, fixed: FixedPoint, plan: Plan) -> Budget:
+    """Return what a round costs and guarantees; sizes to about 2 %.
+
+    The error is that of the fixed point, plus float64's own in the opened sum.
+    """
+    p, n = parameters, plan.clients
+    count = p.ciphertexts(plan.length)
+    return Budget(
+        upload_bytes=wire.HEADER_BYTES + count * (PREFIX_BYTES + p.fresh_bytes()),
+        download_bytes=wire.HEADER_BYTES + count * (PREFIX_BYTES + p.sum_bytes()),
+        error_bound=fixed.error_bound(n) + n * plan.bound * 2.0**-52,
+        headroom_bits=log2(p.plain_modulus / (2 * n * fixed.max_value)),
+        security_bits=p.security_bits,
+        # A total and, while a part is checked before it is added, that part unpacked.
+        memory_bytes=2 * count * 2 * 8 * p.ring * len(p.chain),
+    )
