@@ -100,31 +100,47 @@ def bits_for(largest: float) -> int:
 def compressed_bytes(ring: int, prime_bits: Sequence[int], polynomials: int) -> int:
     """Return the bytes of random polynomials as SEAL serialises them, to about 2 %; its headers included.
 
-    One polynomial stands for a seeded ciphertext: the other half is a seed.
+    One polynomial stands for a seeded ciphertext: the other half is a seed. zstd codes blocks of 2^17 bytes, each with
+    a code of its own; the polynomials modulo the primes follow one another.
     """
-    words = sum(_coded_word_bytes(bits) for bits in prime_bits) * ring * polynomials
-    return round(words) + (_SEEDED_BYTES if polynomials == 1 else _HEADER_BYTES)
+    bits = [b for _ in range(polynomials) for b in prime_bits]
+    total = 0.0
+    for first in range(0, ring * len(bits), _BLOCK_WORDS):
+        last = min(first + _BLOCK_WORDS, ring * len(bits))
+        words = {b: 0 for b in bits}
+        for index, b in enumerate(bits):
+            words[b] += max(0, min(last, (index + 1) * ring) - max(first, index * ring))
+        total += (last - first) * _coded_word_bytes(tuple((b, n / (last - first)) for b, n in words.items() if n))
+    return round(total) + (_SEEDED_BYTES if polynomials == 1 else _HEADER_BYTES)
 
+
+_BLOCK_WORDS = 1 << 14
 
 # SEAL's header, parameter id, sizes and zstd's tables; a seed adds its 64 bytes and the generator's name.
 _HEADER_BYTES, _SEEDED_BYTES = 60, 160
 
-
 # In words of at most 36 bits zstd finds runs of zeros too, which no formula here predicts: measured.
-_SHORT_WORD_BYTES = {24: 3.47, 25: 3.87, 26: 4.12, 27: 4.22, 28: 4.25, 29: 4.28}
-_SHORT_WORD_BYTES |= {30: 4.21, 31: 4.15, 32: 4.12, 33: 4.94, 34: 5.27, 35: 5.52, 36: 5.72}
+_SHORT_WORD_BYTES = {24: 3.47, 25: 3.87, 26: 4.12, 27: 4.22, 28: 4.25, 29: 4.28, 30: 4.21, 31: 4.15, 32: 4.12}
+_SHORT_WORD_BYTES |= {33: 4.94, 34: 5.27, 35: 5.52, 36: 5.72}
 
 
-@lru_cache(maxsize=64)
-def _coded_word_bytes(bits: int) -> float:
-    """Return the mean Huffman-coded length of an 8-byte word that is uniform below ``2^bits``."""
-    if bits in _SHORT_WORD_BYTES:
-        return _SHORT_WORD_BYTES[bits]
-    whole, rest = divmod(bits, 8)
-    weight = [whole / 256.0] * 256
-    for byte in range(1 << rest if rest else 0):
-        weight[byte] += 1 / (1 << rest)
-    weight[0] += 8 - whole - (rest > 0)
+@lru_cache(maxsize=256)
+def _coded_word_bytes(shares: tuple[tuple[int, float], ...]) -> float:
+    """Return the mean Huffman-coded length of the 8-byte words of a block.
+
+    Args:
+        shares: pairs (bits, share of the words that are uniform below ``2^bits``); shares add up to 1.
+    """
+    if len(shares) == 1 and shares[0][0] in _SHORT_WORD_BYTES:
+        return _SHORT_WORD_BYTES[shares[0][0]]
+    weight = [0.0] * 256
+    for bits, share in shares:
+        whole, rest = divmod(bits, 8)
+        for byte in range(256):
+            weight[byte] += share * whole / 256
+        for byte in range(1 << rest if rest else 0):
+            weight[byte] += share / (1 << rest)
+        weight[0] += share * (8 - whole - (rest > 0))
     heap = [w / 8 for w in weight]
     heapq.heapify(heap)
     coded_bits = 0.0
