@@ -53,10 +53,9 @@ def dpf_generate(
     roots1: bytes,
     alpha: NDArray[uint32],
     payload: NDArray[uint8],
-    out: NDArray[uint8],
     isa: str = "",
-) -> None:
-    """Write the public share (without nonce) of `groups` blocks of `length` words to `out`.
+) -> bytes:
+    """Return the public share (without nonce) of `groups` blocks of `length` words.
 
     Raises:
         ValueError: a buffer has the wrong length, or an index is not below `blocks`.

@@ -65,9 +65,9 @@ std::vector<Report> reports_of(const Shape& shape, const std::vector<nb::bytes>&
   return out;
 }
 
-void py_generate(int group, std::uint32_t groups, std::uint32_t blocks, std::uint32_t length, const nb::bytes& tree_keys,
+nb::bytes py_generate(int group, std::uint32_t groups, std::uint32_t blocks, std::uint32_t length, const nb::bytes& tree_keys,
                  const nb::bytes& binding, const nb::bytes& roots0, const nb::bytes& roots1, const Indices& alpha,
-                 const Input& payload, const Output& out, const std::string& isa) {
+                 const Input& payload, const std::string& isa) {
   const Shape shape = shape_of(group, groups, blocks, length);
   const Kernels& table = kernels(isa.c_str());
   exactly("tree keys", tree_keys.size(), kTreeKeyBytes);
@@ -75,14 +75,20 @@ void py_generate(int group, std::uint32_t groups, std::uint32_t blocks, std::uin
   exactly("roots of server 0", roots0.size(), groups * kBlockBytes);
   exactly("roots of server 1", roots1.size(), groups * kBlockBytes);
   exactly("payload", payload.size(), groups * shape.block_bytes());
-  exactly("output", out.size(), shape.public_bytes());
   if (alpha.size() != groups) throw std::invalid_argument("block indices: must be one a group");
   bool outside = false;
   for (std::size_t g = 0; g < groups; ++g) outside |= alpha.data()[g] >= blocks;
   if (outside) throw std::invalid_argument("a block index is not below the number of blocks");
   const std::uint8_t* const roots[2] = {data(roots0), data(roots1)};
-  nb::gil_scoped_release release;
-  generate(table, shape, data(tree_keys), data(binding), roots, alpha.data(), payload.data(), out.data());
+  PyObject* made = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(shape.public_bytes()));
+  if (made == nullptr) throw nb::python_error();
+  const nb::bytes out = nb::steal<nb::bytes>(made);
+  auto* share = reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(made));  // nobody else sees it yet
+  {
+    nb::gil_scoped_release release;
+    generate(table, shape, data(tree_keys), data(binding), roots, alpha.data(), payload.data(), share);
+  }
+  return out;
 }
 
 void py_accumulate(int group, std::uint32_t groups, std::uint32_t blocks, std::uint32_t length, int server,
@@ -167,7 +173,7 @@ void bind_dpf(nb::module_& m) {
   m.def("dpf_public_bytes", public_bytes, nb::arg("group"), nb::arg("groups"), nb::arg("blocks"), nb::arg("length"));
   m.def("dpf_generate", py_generate, nb::arg("group"), nb::arg("groups"), nb::arg("blocks"), nb::arg("length"),
         nb::arg("tree_keys"), nb::arg("binding"), nb::arg("roots0"), nb::arg("roots1"), nb::arg("alpha").noconvert(),
-        nb::arg("payload").noconvert(), nb::arg("out").noconvert(), nb::arg("isa") = "");
+        nb::arg("payload").noconvert(), nb::arg("isa") = "");
   m.def("dpf_accumulate", py_accumulate, nb::arg("group"), nb::arg("groups"), nb::arg("blocks"), nb::arg("length"),
         nb::arg("server"), nb::arg("tree_keys"), nb::arg("bindings"), nb::arg("roots"), nb::arg("public_shares"),
         nb::arg("total").noconvert(), nb::arg("threads") = 1, nb::arg("isa") = "");

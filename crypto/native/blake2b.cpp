@@ -32,15 +32,18 @@ void Blake2b::compress(bool last) {
   for (int i = 0; i < 8; ++i) v[i] = state_[i], v[i + 8] = kInitial[i];
   v[12] ^= total_;
   if (last) v[14] = ~v[14];
-  const auto mix = [&v](int a, int b, int c, int d, std::uint64_t x, std::uint64_t y) {
+  const auto mix = [&v](int a, int b, int c, int d, std::uint64_t x, std::uint64_t y) __attribute__((always_inline)) {
     v[a] += v[b] + x, v[d] = std::rotr(v[d] ^ v[a], 32);
     v[c] += v[d], v[b] = std::rotr(v[b] ^ v[c], 24);
     v[a] += v[b] + y, v[d] = std::rotr(v[d] ^ v[a], 16);
     v[c] += v[d], v[b] = std::rotr(v[b] ^ v[c], 63);
   };
+#pragma GCC unroll 12
   for (int round = 0; round < 12; ++round) {
     const std::uint8_t* s = kOrder[round % 10];
+#pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) mix(i, i + 4, i + 8, i + 12, m[s[2 * i]], m[s[2 * i + 1]]);
+#pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
       mix(i, (i + 1) % 4 + 4, (i + 2) % 4 + 8, (i + 3) % 4 + 12, m[s[2 * i + 8]], m[s[2 * i + 9]]);
     }

@@ -121,22 +121,21 @@ struct Z64 {
   }
 };
 
-// a - p is a + (2^32 - 1) modulo 2^64.
+// 2^64 is 2^32 - 1 modulo p, so a sum that wraps is mended by adding that; it cannot wrap twice if one operand is below
+// p. Words at or above p are noticed by their upper half of ones, which p - 1 shares: redoing a leaf is harmless.
 template <class E>
 struct Field64 {
   static constexpr std::size_t kWord = 8;
   typedef typename E::Vec V;
   static constexpr std::uint64_t kPrime = 0xffffffff00000001, kGap = 0xffffffff;
 
-  static inline V sum(V a, V b) {
-    const V s = a + b;
-    const V wrap = (V)(s < a) | (V)(s >= kPrime);
-    return s + (wrap & kGap);
-  }
   static inline V add(V acc, V x, V correction, V& above) {
-    const V high = (V)(x >= kPrime);
-    above |= high;
-    return sum(sum(acc, x + (high & kGap)), correction);
+    above |= (V)((typename E::Vec32)x == kGap);
+    V s = x + correction;
+    s += (V)(s < x) & kGap;
+    V total = acc + s;
+    total += (V)(total < s) & kGap;
+    return total + ((V)(total >= kPrime) & kGap);
   }
 };
 
@@ -180,7 +179,7 @@ inline bool add_leaf(const typename E::Key& key, const Leaf& leaf, std::uint64_t
   }
   std::uint64_t any = 0;
   for (std::size_t word = 0; word < 2 * E::kLanes; ++word) any |= above[word];
-  return any != 0;
+  return any >> 32 != 0;
 }
 
 template <class E, class G>

@@ -212,8 +212,7 @@ def shard(
     if any(len(seed) != SEED_BYTES for seed in seeds):
         raise InputError(f"private seeds of {[len(s) for s in seeds]} bytes: must be {SEED_BYTES} each")
     views = [Report(shape, task, nonce, seed, b"") for seed in seeds]
-    out = np.empty(shape.body_bytes, np.uint8)
-    _native.dpf_generate(
+    return _native.dpf_generate(
         *shape._native,
         views[0].tree_keys,
         views[0].binding,
@@ -221,10 +220,8 @@ def shard(
         views[1].roots(1),
         np.ascontiguousarray(indices, np.uint32),
         np.ascontiguousarray(payload).view(np.uint8).reshape(-1),
-        out,
         isa,
     )
-    return out.tobytes()
 
 
 def empty_total(shape: Shape) -> Words:
