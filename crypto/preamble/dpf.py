@@ -107,7 +107,8 @@ class Shape:
         return NONCE_BYTES + self.body_bytes
 
     @property
-    def _native(self) -> tuple[int, int, int, int]:
+    def codes(self) -> tuple[int, int, int, int]:
+        """Group code, k, t and B, as hashes and kernels take them."""
         return self.group.value, self.groups, self.blocks, self.length
 
 
@@ -156,7 +157,7 @@ def binding(shape: Shape, task: bytes, nonce: bytes) -> bytes:
     """Return the hash of version, task, parameters and nonce."""
     if len(task) != TASK_BYTES or len(nonce) != NONCE_BYTES:
         raise InputError(f"task of {len(task)} and nonce of {len(nonce)} bytes: both must have 16")
-    packed = _BIND.pack(VERSION, task, *shape._native, nonce)
+    packed = _BIND.pack(VERSION, task, *shape.codes, nonce)
     return hashlib.blake2b(packed, person=BIND, digest_size=32).digest()
 
 
@@ -213,7 +214,7 @@ def shard(
         raise InputError(f"private seeds of {[len(s) for s in seeds]} bytes: must be {SEED_BYTES} each")
     views = [Report(shape, task, nonce, seed, b"") for seed in seeds]
     return _native.dpf_generate(
-        *shape._native,
+        *shape.codes,
         views[0].tree_keys,
         views[0].binding,
         views[0].roots(0),
@@ -250,7 +251,7 @@ def accumulate(
     if total.dtype != shape.group.dtype or not total.flags.c_contiguous:
         raise InputError(f"total of dtype {total.dtype}: must be C-contiguous {shape.group.dtype}; see empty_total")
     _native.dpf_accumulate(
-        *shape._native,
+        *shape.codes,
         server,
         [r.tree_keys for r in reports],
         [r.binding for r in reports],
@@ -265,7 +266,7 @@ def accumulate(
 def prove(shape: Shape, server: int, reports: Sequence[Report], threads: int = 1, isa: str = "") -> list[bytes]:
     """Return each report's 32-byte one-block proof; two servers accept a report iff their proofs are equal."""
     proofs = _native.dpf_prove(
-        *shape._native,
+        *shape.codes,
         server,
         [r.tree_keys for r in reports],
         [r.binding for r in reports],
