@@ -21,6 +21,27 @@ struct Schedule {
   alignas(16) std::uint8_t bytes[kScheduleBytes];
 };
 
+/// Groups that shares live in; the code that travels is the enumerator's value.
+enum class Group : std::uint8_t {
+  kZ32 = 1,      // integers modulo 2^32, 4-byte words
+  kZ64 = 2,      // integers modulo 2^64, 8-byte words
+  kField64 = 3,  // the field of p = 2^64 - 2^32 + 1 elements, 8-byte words below p
+};
+
+/// One leaf's contribution to a tile: the keystream under `seed`, plus `correction` where `mask` is all ones (the
+/// leaf's control bit is set) and nothing where it is zero.
+struct Leaf {
+  const std::uint8_t* seed;
+  const std::uint8_t* correction;  // of the tile's first word
+  std::uint64_t mask;
+};
+
+/// Adds `count` leaves to the `words` words at `tile`, reading each keystream from block `first_block`. Field64 words
+/// at or above p are reduced, and `above[i]` is set to 1 if leaf i had one: the caller then redoes that leaf with the
+/// rule of stretch(). The other groups leave `above` alone.
+using AddLeaves = void (*)(const Leaf* leaves, std::size_t count, std::uint64_t first_block, std::uint8_t* tile,
+                           std::size_t words, std::uint8_t* above);
+
 /// One implementation. All functions are constant-time in key and data, allow unaligned pointers and any count,
 /// 0 included, and never fail. `in` and `out` may be equal but must not overlap otherwise.
 struct Kernels {
@@ -35,6 +56,11 @@ struct Kernels {
   /// Writes `blocks` blocks of keystream: the encryptions of counter, counter + 1, ..., a 128-bit big-endian number
   /// that wraps (SP 800-38A, CTR with the standard incrementing function over the whole block).
   void (*stream)(const Schedule* schedule, const std::uint8_t* counter, std::uint8_t* out, std::size_t blocks);
+
+  /// Fused stretch, correction and accumulation, by group.
+  AddLeaves add_z32;
+  AddLeaves add_z64;
+  AddLeaves add_field64;
 };
 
 /// Returns the table called `name`, or the default one where `name` is null or empty: FEDSIM_ISA if set, else the

@@ -9,6 +9,7 @@ namespace {
 
 struct Engine {
   typedef std::uint64_t Vec __attribute__((vector_size(16)));
+  typedef std::uint32_t Vec32 __attribute__((vector_size(16)));
   static constexpr std::size_t kLanes = 1;
 
   struct Key {
@@ -53,6 +54,14 @@ struct Engine {
       w[i] = w[i - 4] ^ t;
     }
     __builtin_memcpy(schedule->bytes, w, sizeof w);
+  }
+
+  static void prepare(const std::uint8_t* const* seeds, Key* keys) {
+    for (int i = 0; i < 4; ++i) {
+      Schedule schedule;
+      expand(seeds[i], &schedule);
+      load(schedule.bytes, keys[i]);
+    }
   }
 };
 

@@ -30,6 +30,7 @@ inline __m256i aesenclast(__m256i x, __m256i k) { return _mm256_aesenclast_epi12
 
 struct Engine {
   typedef std::uint64_t Vec __attribute__((vector_size(32)));
+  typedef std::uint32_t Vec32 __attribute__((vector_size(32)));
   static constexpr std::size_t kLanes = 2;
 
   struct Key {
@@ -43,6 +44,14 @@ struct Engine {
   }
 
   static void expand(const std::uint8_t* key, Schedule* schedule) { expand_key(key, schedule); }
+
+  static void prepare(const std::uint8_t* const* seeds, Key* keys) {
+    __m128i rk[4][11];
+    round_keys<4>(seeds, rk);
+    for (int i = 0; i < 4; ++i) {
+      for (int round = 0; round < 11; ++round) keys[i].rk[round] = _mm256_broadcastsi128_si256(rk[i][round]);
+    }
+  }
 
   static inline void encrypt(const Key& key, Vec* x) {
 #pragma GCC unroll 8

@@ -5,6 +5,7 @@
 
 namespace fedsim {
 
+void bind_dpf(nanobind::module_& m);
 void bind_noise(nanobind::module_& m);
 void bind_prg(nanobind::module_& m);
 

@@ -32,7 +32,7 @@ struct Choice {
   Choice() {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    const bool aes = __builtin_cpu_supports("aes") && __builtin_cpu_supports("ssse3");
+    const bool aes = __builtin_cpu_supports("aes") && __builtin_cpu_supports("sse4.2");
     const bool wide = aes && __builtin_cpu_supports("avx2");
 #ifdef FEDSIM_EMULATE_VAES
     if (wide) add(kVaes);

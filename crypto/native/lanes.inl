@@ -8,6 +8,8 @@
 //   encrypt(key, x)          in place, kWidth vectors at a time
 //   reverse(v)               the bytes of each block in reverse order
 //   expand(key16, schedule)  FIPS-197 key expansion
+//   prepare(seeds, keys)     four keys at once, so that their latencies overlap
+//   Vec32                    the same bits as Vec, in 32-bit words
 
 constexpr std::size_t kWidth = 8;
 
@@ -98,7 +100,109 @@ void stream_blocks(const Schedule* schedule, const std::uint8_t* counter, std::u
   }
 }
 
+constexpr std::size_t kTogether = 4;
+
+template <class E>
+struct Z32 {
+  static constexpr std::size_t kWord = 4;
+  static inline typename E::Vec add(typename E::Vec acc, typename E::Vec x, typename E::Vec correction,
+                                    typename E::Vec&) {
+    typedef typename E::Vec32 V;
+    return (typename E::Vec)((V)acc + (V)x + (V)correction);
+  }
+};
+
+template <class E>
+struct Z64 {
+  static constexpr std::size_t kWord = 8;
+  static inline typename E::Vec add(typename E::Vec acc, typename E::Vec x, typename E::Vec correction,
+                                    typename E::Vec&) {
+    return acc + x + correction;
+  }
+};
+
+// 2^64 is 2^32 - 1 modulo p, so a sum that wraps is mended by adding that; it cannot wrap twice if one operand is below
+// p. Words at or above p are noticed by their upper half of ones, which p - 1 shares: redoing a leaf is harmless.
+template <class E>
+struct Field64 {
+  static constexpr std::size_t kWord = 8;
+  typedef typename E::Vec V;
+  static constexpr std::uint64_t kPrime = 0xffffffff00000001, kGap = 0xffffffff;
+
+  static inline V add(V acc, V x, V correction, V& above) {
+    above |= (V)((typename E::Vec32)x == kGap);
+    V s = x + correction;
+    s += (V)(s < x) & kGap;
+    V total = acc + s;
+    total += (V)(total < s) & kGap;
+    return total + ((V)(total >= kPrime) & kGap);
+  }
+};
+
+// Adds what `x` holds to the tile's next kWidth vectors.
+template <class E, class G>
+inline void add_vectors(const typename E::Vec* x, const std::uint8_t* correction, typename E::Vec mask,
+                        std::uint8_t* tile, typename E::Vec& above) {
+  typedef typename E::Vec V;
+#pragma GCC unroll 8
+  for (std::size_t v = 0; v < kWidth; ++v) {
+    V acc, w;
+    __builtin_memcpy(&acc, tile + v * sizeof(V), sizeof(V));
+    __builtin_memcpy(&w, correction + v * sizeof(V), sizeof(V));
+    acc = G::add(acc, x[v], w & mask, above);
+    __builtin_memcpy(tile + v * sizeof(V), &acc, sizeof(V));
+  }
+}
+
+template <class E, class G>
+inline bool add_leaf(const typename E::Key& key, const Leaf& leaf, std::uint64_t first_block, std::uint8_t* tile,
+                     std::size_t size) {
+  typedef typename E::Vec V;
+  V x[kWidth];
+  V counter = counter_from<E>(0, first_block), above = {};
+  const V mask = V{} + leaf.mask;
+  const std::uint8_t* correction = leaf.correction;
+  for (; size >= sizeof x; size -= sizeof x, tile += sizeof x, correction += sizeof x) {
+    keystream<E>(key, counter, x);
+    add_vectors<E, G>(x, correction, mask, tile, above);
+  }
+  if (size != 0) {
+    std::uint8_t words[sizeof x], tail[sizeof x] = {}, tail_correction[sizeof x] = {};
+    keystream<E>(key, counter, x);
+    __builtin_memset(words, 0, sizeof words);
+    __builtin_memcpy(words, x, size);
+    load_vectors(x, words);
+    __builtin_memcpy(tail, tile, size);
+    __builtin_memcpy(tail_correction, correction, size);
+    add_vectors<E, G>(x, tail_correction, mask, tail, above);
+    __builtin_memcpy(tile, tail, size);
+  }
+  std::uint64_t any = 0;
+  for (std::size_t word = 0; word < 2 * E::kLanes; ++word) any |= above[word];
+  return any >> 32 != 0;
+}
+
+template <class E, class G>
+void add_leaves(const Leaf* leaves, std::size_t count, std::uint64_t first_block, std::uint8_t* tile,
+                std::size_t words, std::uint8_t* above) {
+  typename E::Key keys[kTogether];
+  for (std::size_t at = 0; at < count; at += kTogether) {
+    const std::uint8_t* seeds[kTogether];
+    for (std::size_t i = 0; i < kTogether; ++i) seeds[i] = leaves[at + i < count ? at + i : at].seed;
+    E::prepare(seeds, keys);
+    for (std::size_t i = 0; i < kTogether && at + i < count; ++i) {
+      if (add_leaf<E, G>(keys[i], leaves[at + i], first_block, tile, words * G::kWord)) above[at + i] = 1;
+    }
+  }
+}
+
 template <class E>
 constexpr Kernels table(const char* name) {
-  return Kernels{name, E::expand, encrypt_blocks<E>, stream_blocks<E>};
+  return Kernels{name,
+                 E::expand,
+                 encrypt_blocks<E>,
+                 stream_blocks<E>,
+                 add_leaves<E, Z32<E>>,
+                 add_leaves<E, Z64<E>>,
+                 add_leaves<E, Field64<E>>};
 }
