@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from fedsim._config.describe import Key, schema
-from fedsim._config.files import apply_overrides, parse_toml, read_toml
+from fedsim._config.files import apply_overrides, parse_toml, read_toml, template
 from fedsim._config.files import to_toml as _to_toml
 from fedsim._config.flat import Scalar, flatten, unflatten
 from fedsim._config.problems import problems_of
@@ -205,6 +205,7 @@ __all__ = [
     "from_run_config",
     "load_config",
     "schema",
+    "template",
     "to_run_config",
     "to_toml",
     "with_values",

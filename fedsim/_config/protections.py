@@ -24,11 +24,13 @@ class Protection(Section):
     Attributes:
         opened_by: who can read the sum: ``server``, ``clients``, or a ``committee`` of clients that hands it to the
             server.
+        uniform_only: every client counts the same, because the sensitivity of the sum is stated per client.
+        needs: the backend that must load: ``tenseal``, ``openfhe``, or nothing but what is always installed.
     """
 
     opened_by: ClassVar[Literal["server", "clients", "committee"]] = "server"
-    #: Every client counts the same, because the sensitivity of the sum is stated per client.
     uniform_only: ClassVar[bool] = False
+    needs: ClassVar[Literal["", "tenseal", "openfhe"]] = ""
 
 
 class PlainConfig(Protection):
@@ -41,6 +43,7 @@ class CkksConfig(Protection):
     """CKKS on TenSEAL, one key held by the clients; approximate sums."""
 
     opened_by = "clients"
+    needs = "tenseal"
 
     name: Literal["ckks"] = Field(default="ckks", description="protection")
     poly_degree: PolyDegree = Field(default=4096, description="ring dimension N")
@@ -56,6 +59,7 @@ class BfvConfig(Protection):
     """BFV on SEAL, one key held by the clients; exact sums of fixed-point values."""
 
     opened_by = "clients"
+    needs = "tenseal"
 
     name: Literal["bfv"] = Field(default="bfv", description="protection")
     poly_degree: PolyDegree = Field(default=2048, description="ring dimension N")
@@ -70,6 +74,8 @@ class BfvConfig(Protection):
 
 
 class _OpenFhe(Protection):
+    needs = "openfhe"
+
     interpreter: str | None = Field(
         default=None,
         min_length=1,
@@ -113,8 +119,8 @@ class OpenFheThresholdConfig(_OpenFhe):
     )
     poly_degree: PolyDegree = Field(default=4096, description="ring dimension N")
     modulus_bits: PrimeBits = Field(default=60, description="bits of the ciphertext modulus")
-    scale_bits: ScaleBits = Field(default=50, description="ckks: log2 of the scale")
-    value_bits: ValueBits = Field(default=20, description="bgv: bits of a fixed-point value, sign included")
+    scale_bits: ScaleBits = Field(default=50, description="log2 of the scale (base ckks)")
+    value_bits: ValueBits = Field(default=20, description="bits of a fixed-point value, sign included (base bgv)")
 
 
 class PreambleConfig(Protection):

@@ -4,7 +4,7 @@ A new strategy or protection declares what it needs as class attributes (:class:
 :class:`fedsim._config.protections.Protection`); only a rule of its own needs a row here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,12 +114,6 @@ RULES: tuple[Rule, ...] = (
         "set training.momentum = 0.9 with training.optimizer = sgd, or leave nesterov out",
     ),
     Rule(
-        ("training.momentum", "training.optimizer"),
-        lambda c: c.training.optimizer != "sgd" and c.training.momentum != 0.0,
-        "{training.optimizer} has no momentum of this kind",
-        "leave it out, or use training.optimizer = sgd",
-    ),
-    Rule(
         ("protection.scale_bits", "protection.chain"),
         lambda c: isinstance(c.protection, CkksConfig) and c.protection.scale_bits >= c.protection.chain[0],
         "must be below the first prime of protection.chain = {protection.chain}, or every sum wraps",
@@ -188,6 +182,8 @@ def show(value: Any) -> str:
         text = "true" if value else "false"
     elif isinstance(value, tuple | list):
         text = "[" + ", ".join(show(item) for item in value) + "]"
+    elif isinstance(value, Mapping):
+        text = "{" + ", ".join(f"{key} = {show(item)}" for key, item in value.items()) + "}"
     elif isinstance(value, str):
         text = f'"{value}"'
     else:
