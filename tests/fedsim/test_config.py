@@ -207,11 +207,24 @@ def test_preamble_counts_clients_equally() -> None:
     assert load_config(None, ["protection.name=preamble"]).federation.weighting == "uniform"
 
 
-@pytest.mark.parametrize("protection", PROTECTIONS)
-@pytest.mark.parametrize("strategy", ["fedavg", "fedprox"])
-def test_every_protection_carries_averages(strategy: str, protection: str) -> None:
-    config = load_config(None, [f"strategy.name={strategy}", f"protection.name={protection}"])
-    assert (config.strategy.name, config.protection.name) == (strategy, protection)
+def test_readme_shows_which_strategy_runs_under_which_protection() -> None:
+    text = Path(__file__).parents[2].joinpath("README.md").read_text(encoding="utf-8")
+    table = [
+        line.strip("|").split("|") for line in text.splitlines() if line.startswith(("| | plain", "| fed", "| flwr:"))
+    ]
+    (_, *protections), *rows = [[cell.strip() for cell in line] for line in table]
+    assert protections == list(PROTECTIONS)
+    assert [row[0] for row in rows] == [name for name in STRATEGIES if name != "flwr"] + ["flwr:FedMedian"]
+    for strategy, *cells in rows:
+        assert cells == [runs_under(strategy, protection) for protection in protections], strategy
+
+
+def runs_under(strategy: str, protection: str) -> str:
+    try:
+        load_config(None, [f"strategy.name={strategy}", f"protection.name={protection}"])
+    except ConfigError:
+        return "no"
+    return "yes"
 
 
 def test_takes_sections_as_objects() -> None:
