@@ -7,6 +7,7 @@ quick.
 import importlib
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -106,7 +107,7 @@ def list_(
     from fedsim._cli import listing
     from fedsim.doctor import backend_missing
 
-    listers = {
+    listers: dict[Kind, Callable[[], list[listing.Row]]] = {
         Kind.TASKS: listing.tasks,
         Kind.MODELS: listing.models,
         Kind.STRATEGIES: listing.strategies,

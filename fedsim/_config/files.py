@@ -80,7 +80,8 @@ def apply_overrides(data: Table, overrides: Iterable[str]) -> Table:
     An override that changes the name of a strategy, protection, task or model starts from the defaults of the new one:
     the other keys of that section are dropped, as they belonged to the old one.
     """
-    parsed, problems = [], []
+    parsed: list[tuple[tuple[str, ...], Any]] = []
+    problems: list[Problem] = []
     for text in overrides:
         try:
             parsed.append(parse_override(text))
