@@ -42,11 +42,6 @@ def _bad_options(c: Settings) -> bool:
     )
 
 
-def _threshold_too_large(c: Settings) -> bool:
-    p = c.protection
-    return isinstance(p, OpenFheThresholdConfig) and p.threshold is not None and p.threshold > p.committee_size
-
-
 RULES: tuple[Rule, ...] = (
     Rule(
         ("federation.clients_per_round", "federation.participation"),
@@ -120,10 +115,21 @@ RULES: tuple[Rule, ...] = (
         "lower the scale or take a longer prime",
     ),
     Rule(
-        ("protection.threshold", "protection.committee_size"),
-        _threshold_too_large,
-        "cannot exceed protection.committee_size = {protection.committee_size}",
-        "lower it, or enlarge the committee",
+        ("protection.flooding", "protection.base"),
+        lambda c: (
+            isinstance(c.protection, OpenFheThresholdConfig)
+            and (c.protection.flooding, c.protection.base) == ("statistical", "ckks")
+        ),
+        "OpenFHE has no statistical flooding for CKKS",
+        "set protection.base = bgv, or leave flooding out",
+    ),
+    Rule(
+        ("protection.verify", "protection.word_bits"),
+        lambda c: (
+            isinstance(c.protection, PreambleConfig) and (c.protection.verify, c.protection.word_bits) == ("norm", 32)
+        ),
+        "proofs of the norm work in a field of 64 bits",
+        "set protection.word_bits = 64",
     ),
     Rule(
         ("protection.committee_size", "federation.num_clients"),

@@ -171,7 +171,8 @@ BREAKERS = [
     ["data.scheme=natural-id"],
     ["training.nesterov=true", "training.momentum=0"],
     ["protection.name=ckks", "protection.chain=[40, 40]"],
-    ["protection.name=openfhe-threshold", "protection.threshold=4"],
+    ["protection.name=openfhe-threshold", "protection.flooding=statistical", "protection.base=ckks"],
+    ["protection.name=preamble", "protection.verify=norm", "protection.word_bits=32"],
     ["protection.name=openfhe-threshold", "federation.num_clients=2"],
     ["protection.name=preamble", "protection.min_cohort=21"],
     ["engine.name=inline", "engine.workers=2"],
@@ -201,6 +202,22 @@ def test_clients_evaluate_where_only_they_can_open(name: str) -> None:
     assert (federation.server_evaluation, federation.client_evaluation_fraction) == (False, 1.0)
     asked = load_config(None, [f"protection.name={name}", "federation.client_evaluation_fraction=0.5"])
     assert asked.federation.client_evaluation_fraction == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "override", "bound"),
+    [
+        ("ckks", "bound=3", 3.0),
+        ("bfv", "clip=3", 3.0),
+        ("openfhe-ckks", "bound=3", 3.0),
+        ("openfhe-bgv", "clip=3", 3.0),
+        ("openfhe-threshold", "bound=3", 3.0),
+        ("preamble", "clip_norm=3", 3.0),
+    ],
+)
+def test_every_protection_states_its_bound(name: str, override: str, bound: float) -> None:
+    config = load_config(None, [f"protection.name={name}", f"protection.{override}"])
+    assert config.protection.plan_bound == bound
 
 
 def test_preamble_counts_clients_equally() -> None:
@@ -324,7 +341,7 @@ strategy_tables = st.one_of(
 protection_tables = st.one_of(
     st.just({}),
     st.builds(lambda chain: {"name": "ckks", "chain": chain}, st.lists(st.integers(41, 60), min_size=1, max_size=4)),
-    st.builds(lambda t: {"name": "openfhe-threshold", **({"threshold": t} if t else {})}, st.sampled_from([None, 2])),
+    st.builds(lambda n: {"name": "openfhe-bgv", "plain_bits": n, "interpreter": "json:x"}, st.integers(13, 31)),
     st.builds(lambda e: {"name": "preamble", "epsilon": e}, st.floats(1e-300, 1e300)),
 )
 
