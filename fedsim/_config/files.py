@@ -89,8 +89,13 @@ def apply_overrides(data: Table, overrides: Iterable[str]) -> Table:
             problems += error.problems
     if problems:
         raise ConfigError(problems)
+    return put_all(data, parsed)
+
+
+def put_all(data: Table, values: Iterable[tuple[tuple[str, ...], Any]]) -> Table:
+    """Return settings with values put at their paths; see :func:`apply_overrides` for what a change of name means."""
     # Names first, so that `--set strategy.mu=1 --set strategy.name=fedprox` works in either order.
-    for path, value in sorted(parsed, key=lambda item: item[0][1:] != ("name",)):
+    for path, value in sorted(values, key=lambda item: item[0][1:] != ("name",)):
         data = _put(data, path, value)
     return data
 

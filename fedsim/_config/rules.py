@@ -15,7 +15,7 @@ from fedsim.errors import Problem
 
 #: Data sets that come without client ids. The tasks' registry has the last word; this list answers before anything is
 #: loaded.
-WITHOUT_IDS = frozenset({"fashion-mnist", "fashion-mnist-full", "mnist", "mnist-10k", "digits", "breast-cancer"})
+WITHOUT_IDS = frozenset({"fashion-mnist", "fashion-mnist-full", "mnist-10k", "digits", "breast-cancer"})
 
 
 @dataclass(frozen=True, slots=True)

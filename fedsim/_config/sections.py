@@ -52,6 +52,18 @@ class DataConfig(Section):
     shards_per_client: Count = Field(default=2, description="shard: number of label-sorted shards a client gets")
     classes_per_client: Count = Field(default=2, description="pathological: number of classes a client holds")
 
+    @property
+    def scheme_options(self) -> dict[str, float]:
+        """Those of the keys that the scheme takes."""
+        options = {
+            "dirichlet": ("alpha",),
+            "inner-dirichlet": ("alpha",),
+            "quantity-skew": ("alpha",),
+            "shard": ("shards_per_client",),
+            "pathological": ("classes_per_client",),
+        }
+        return {name: getattr(self, name) for name in options.get(self.scheme, ())}
+
 
 class TrainingConfig(Section):
     """What one client does in one round."""

@@ -415,6 +415,22 @@ def test_with_values_checks_again() -> None:
         with_values(config, {"training.lr": -1})
 
 
+def test_with_values_starts_a_new_strategy_or_protection_from_its_defaults() -> None:
+    config = load_config(None, ["strategy.name=fedadam", "strategy.beta1=0.5", "training.lr=0.5"])
+    other = with_values(config, {"strategy.mu": 0.25, "strategy.name": "fedprox", "protection.name": "bfv"})
+    assert (other.strategy.name, other.strategy.mu, other.training.lr) == ("fedprox", 0.25, 0.5)
+    assert not other.federation.server_evaluation
+    assert with_values(other, {"protection.name": "plain"}).federation == config.federation
+    kept = with_values(load_config(None, ["federation.server_evaluation=false"]), {"seed": 2})
+    assert not kept.federation.server_evaluation
+
+
+def test_a_scheme_gets_its_own_options() -> None:
+    assert load_config(None, ["data.alpha=2"]).data.scheme_options == {"alpha": 2.0}
+    assert load_config(None, ["data.scheme=shard"]).data.scheme_options == {"shards_per_client": 2}
+    assert load_config(None, ["data.scheme=iid"]).data.scheme_options == {}
+
+
 def test_pickles_and_error_pickles() -> None:
     config = load_config(None, ["protection.name=ckks"])
     assert pickle.loads(pickle.dumps(config)) == config
