@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from fedsim._config.describe import Key, schema
-from fedsim._config.files import apply_overrides, parse_toml, read_toml
+from fedsim._config.files import apply_overrides, parse_toml, put_all, read_toml, template
 from fedsim._config.files import to_toml as _to_toml
 from fedsim._config.flat import Scalar, flatten, unflatten
 from fedsim._config.problems import problems_of
@@ -32,7 +32,7 @@ from fedsim._config.protections import (
     ProtectionConfig,
 )
 from fedsim._config.rules import broken_rules
-from fedsim._config.run import Settings, implied
+from fedsim._config.run import Settings, federation_defaults, implied
 from fedsim._config.sections import (
     DataConfig,
     DevicesConfig,
@@ -129,13 +129,18 @@ def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
 
     Args:
         config: not modified.
-        values: dotted key -> value, such as ``{"training.lr": 0.1}``.
+        values: dotted key -> value, such as ``{"training.lr": 0.1}``. A new ``strategy.name`` (or protection, task,
+            model) starts from the new one's defaults, and defaults that depend on the protection follow it.
 
     Raises:
         ConfigError: the new values, or their combination with the others, are wrong.
     """
-    flat: dict[str, Any] = flatten(config) | dict(values)
-    return config_from_dict(unflatten(flat))
+    defaults = federation_defaults(type(config.protection))
+    data = config.model_dump()
+    data["federation"] = {
+        key: value for key, value in data["federation"].items() if key not in defaults or value != defaults[key]
+    }
+    return config_from_dict(put_all(data, ((tuple(key.split(".")), value) for key, value in values.items())))
 
 
 def to_toml(config: RunConfig) -> str:
@@ -205,6 +210,7 @@ __all__ = [
     "from_run_config",
     "load_config",
     "schema",
+    "template",
     "to_run_config",
     "to_toml",
     "with_values",

@@ -7,8 +7,10 @@ Every message has three parts: the value, the rule, the remedy.
     FedsimError              1
     |-- ConfigError          2    all problems of the settings together
     |-- TooFewReplies        3    a round got fewer usable replies than `federation.min_replies`
-    |-- EngineError          5    Ray or Flower's engine could not be started or was lost
-    `-- TaskUnavailable      4    a data set whose package is not installed
+    `-- EngineError          5    Ray or Flower's engine could not be started or was lost
+
+Errors of the other rooms end the program too: what is not installed (`BackendUnavailable`, `DataUnavailable`) with 4,
+what was asked for wrongly (`BudgetExceeded`, `BadOption`, ...) with 2; see :func:`exit_code_of`.
 
 :data:`EXIT_CODES` is the one table of exit codes; the README shows the same table and a test compares them.
 """
@@ -47,12 +49,6 @@ class TooFewReplies(FedsimError):
     """A round got fewer usable replies than required; the model of the last good round is saved."""
 
     exit_code = TOO_FEW_REPLIES
-
-
-class TaskUnavailable(FedsimError):
-    """A data set or model needs a package that is not installed; the message says how to install it."""
-
-    exit_code = UNAVAILABLE
 
 
 class EngineError(FedsimError):
@@ -98,3 +94,32 @@ class ConfigError(FedsimError, ValueError):
 
     def __reduce__(self) -> tuple[type["ConfigError"], tuple[tuple[Problem, ...]]]:
         return ConfigError, (self.problems,)
+
+
+# By name, because importing the rooms (torch, flwr) to tell an error's class would take seconds.
+_CODES_BY_NAME = {
+    "BackendUnavailable": UNAVAILABLE,
+    "DataUnavailable": UNAVAILABLE,
+    "BudgetExceeded": BAD_CONFIG,
+    "UnknownName": BAD_CONFIG,
+    "BadOption": BAD_CONFIG,
+    "InfeasiblePartition": BAD_CONFIG,
+    "RunFolderError": BAD_CONFIG,
+    "ReportError": BAD_CONFIG,
+    "KeyboardInterrupt": INTERRUPTED,
+    "CryptoError": FAILED,
+    "TaskError": FAILED,
+    "MeasureError": FAILED,
+    "StrategyError": FAILED,
+}
+_ROOMS = ("builtins", "crypto", "strategies", "fedsim", "experiments")
+
+
+def exit_code_of(error: BaseException) -> int | None:
+    """Return the exit code of an expected error, or None for one that nobody foresaw (it deserves its traceback)."""
+    if isinstance(error, FedsimError):
+        return error.exit_code
+    for kind in type(error).__mro__:
+        if kind.__module__.split(".")[0] in _ROOMS and kind.__name__ in _CODES_BY_NAME:
+            return _CODES_BY_NAME[kind.__name__]
+    return None

@@ -37,7 +37,9 @@ class Key:
 
 def variants(section: str) -> dict[str, type[Section]]:
     """Return name -> class of a section that comes in several kinds, or nothing."""
-    return {"strategy": dict(STRATEGIES), "protection": dict(PROTECTIONS)}.get(section, {})
+    if section == "strategy":
+        return dict(STRATEGIES)
+    return dict(PROTECTIONS) if section == "protection" else {}
 
 
 def section_class(section: str, tag: str | None = None) -> type[Section] | None:

@@ -10,8 +10,7 @@ import tomli_w
 from pydantic.fields import FieldInfo
 
 from fedsim._config.base import Section
-from fedsim._config.describe import allowed
-from fedsim._config.rules import show
+from fedsim._config.describe import allowed, variants
 from fedsim._config.run import Settings
 from fedsim.errors import ConfigError, Problem
 
@@ -81,7 +80,8 @@ def apply_overrides(data: Table, overrides: Iterable[str]) -> Table:
     An override that changes the name of a strategy, protection, task or model starts from the defaults of the new one:
     the other keys of that section are dropped, as they belonged to the old one.
     """
-    parsed, problems = [], []
+    parsed: list[tuple[tuple[str, ...], Any]] = []
+    problems: list[Problem] = []
     for text in overrides:
         try:
             parsed.append(parse_override(text))
@@ -89,8 +89,13 @@ def apply_overrides(data: Table, overrides: Iterable[str]) -> Table:
             problems += error.problems
     if problems:
         raise ConfigError(problems)
+    return put_all(data, parsed)
+
+
+def put_all(data: Table, values: Iterable[tuple[tuple[str, ...], Any]]) -> Table:
+    """Return settings with values put at their paths; see :func:`apply_overrides` for what a change of name means."""
     # Names first, so that `--set strategy.mu=1 --set strategy.name=fedprox` works in either order.
-    for path, value in sorted(parsed, key=lambda item: item[0][1:] != ("name",)):
+    for path, value in sorted(values, key=lambda item: item[0][1:] != ("name",)):
         data = _put(data, path, value)
     return data
 
@@ -121,9 +126,21 @@ def to_toml(settings: Settings) -> str:
     return "\n".join(lines + sections) + "\n"
 
 
+def template() -> str:
+    """Return the defaults as TOML, with the keys of every other strategy and protection in comments."""
+    text = [to_toml(Settings())]
+    for section in ("strategy", "protection"):
+        given = getattr(Settings(), section).name
+        for tag, kind in variants(section).items():
+            if tag != given:
+                text += ["", f"# {(kind.__doc__ or '').strip()}", f"#[{section}]"]
+                text += [line if line.startswith("#") else f"#{line}" for line in _section(section, kind()) if line]
+    return "\n".join(text) + "\n"
+
+
 def _section(name: str, section: Section) -> Iterator[str]:
     tables = []
-    for key, field in type(section).model_fields.items():
+    for key, field in sorted(type(section).model_fields.items(), key=lambda item: item[0] != "name"):
         value = getattr(section, key)
         if isinstance(value, dict):
             tables.append((key, value, field))
@@ -131,20 +148,23 @@ def _section(name: str, section: Section) -> Iterator[str]:
             yield from _entry(key, value, field)
     for key, value, field in tables:
         yield from ("", f"# {_sentence(field)}", f"[{name}.{key}]")
-        yield from tomli_w.dumps(value).splitlines()
+        yield from (f"{option} = {_value(item)}" for option, item in value.items())
 
 
 def _entry(key: str, value: Any, field: FieldInfo) -> Iterator[str]:
     yield f"# {_sentence(field)}: {allowed(field)}."
     if value is None:
-        yield f"# {key} = (not set)"
+        yield f"#{key} = "
     else:
-        yield tomli_w.dumps({key: list(value) if isinstance(value, tuple) else value}, multiline_strings=False).rstrip()
+        yield f"{key} = {_value(value)}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    return tomli_w.dumps({"value": value}).removeprefix("value = ").rstrip("\n")
 
 
 def _sentence(field: FieldInfo) -> str:
     text = field.description or ""
     return text[:1].upper() + text[1:]
-
-
-__all__ = ["apply_overrides", "parse_override", "parse_toml", "parse_value", "read_toml", "show", "to_toml"]

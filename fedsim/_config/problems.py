@@ -107,7 +107,9 @@ def _where(section: str, data: Mapping[str, Any], name: str) -> str:
 
 def _wrong_name(section: str, data: Mapping[str, Any]) -> Problem:
     table = data.get(section)
-    value = table.get("name") if isinstance(table, Mapping) else getattr(table, "name", table)
+    if not isinstance(table, Mapping):
+        return Problem(section, show(table), f"must be a table of settings, [{section}]", _example(section))
+    value = table.get("name")
     names = [name for name in variants(section) if name != "flwr"]
     more = ["flwr:<ClassName>"] if section == "strategy" else []
     close = difflib.get_close_matches(str(value), names, 1, 0.5)

@@ -11,11 +11,19 @@ from pydantic import Discriminator, Field, Tag
 
 from fedsim._config.base import Count, Ints, Positive, Section
 
-PolyDegree = Literal[1024, 2048, 4096, 8192, 16384, 32768]
-PrimeBits = Annotated[int, Field(ge=16, le=60)]
+SealDegree = Literal[1024, 2048, 4096, 8192, 16384, 32768]
+OpenFheDegree = Literal[2048, 4096, 8192, 16384, 32768, 65536]
+PrimeBits = Annotated[int, Field(ge=20, le=60)]
+PlainBits = Annotated[int, Field(ge=13, le=31)]
 ValueBits = Annotated[int, Field(ge=2, le=40)]
-ScaleBits = Annotated[int, Field(ge=10, le=58)]
+ScaleBits = Annotated[int, Field(ge=1, le=58)]
 CommitteeSize = Annotated[int, Field(ge=2, le=10)]
+FractionBits = Annotated[int, Field(ge=1, le=52)]
+Mode = Literal["symmetric", "public"]
+
+
+#: Weights of the models here stay far below; the schemes' precision is relative to it.
+DEFAULT_BOUND = 8.0
 
 
 class Protection(Section):
@@ -24,11 +32,18 @@ class Protection(Section):
     Attributes:
         opened_by: who can read the sum: ``server``, ``clients``, or a ``committee`` of clients that hands it to the
             server.
+        uniform_only: every client counts the same, because the sensitivity of the sum is stated per client.
+        needs: the backend that must load: ``tenseal``, ``openfhe``, or nothing but what is always installed.
     """
 
     opened_by: ClassVar[Literal["server", "clients", "committee"]] = "server"
-    #: Every client counts the same, because the sensitivity of the sum is stated per client.
     uniform_only: ClassVar[bool] = False
+    needs: ClassVar[Literal["", "tenseal", "openfhe"]] = ""
+
+    @property
+    def plan_bound(self) -> float:
+        """Largest absolute value of a coordinate that a client promises; sizes the plan of the secure sum."""
+        return DEFAULT_BOUND
 
 
 class PlainConfig(Protection):
@@ -37,84 +52,112 @@ class PlainConfig(Protection):
     name: Literal["plain"] = Field(default="plain", description="protection")
 
 
-class CkksConfig(Protection):
-    """CKKS on TenSEAL, one key held by the clients; approximate sums."""
-
+class _Bounded(Protection):
     opened_by = "clients"
 
+    bound: Positive = Field(
+        default=DEFAULT_BOUND, description="largest absolute value of a coordinate; a vector beyond is refused"
+    )
+
+    @property
+    def plan_bound(self) -> float:
+        """See :attr:`Protection.plan_bound`."""
+        return self.bound
+
+
+class _Clipped(Protection):
+    opened_by = "clients"
+
+    clip: Positive = Field(default=DEFAULT_BOUND, description="coordinates beyond are clipped, and counted")
+
+    @property
+    def plan_bound(self) -> float:
+        """See :attr:`Protection.plan_bound`."""
+        return self.clip
+
+
+class CkksConfig(_Bounded):
+    """CKKS on TenSEAL, one key held by the clients; approximate sums."""
+
+    needs = "tenseal"
+
     name: Literal["ckks"] = Field(default="ckks", description="protection")
-    poly_degree: PolyDegree = Field(default=4096, description="ring dimension N")
+    poly_degree: SealDegree = Field(default=4096, description="ring dimension N")
     chain: Annotated[Ints, Field(min_length=1, max_length=30)] = Field(
         default=(54, 54), description="bits of the primes of the modulus, the last one special"
     )
     scale_bits: ScaleBits = Field(default=40, description="log2 of the scale")
-    bound: Positive = Field(default=8.0, description="largest absolute value of a coordinate; larger is refused")
     allow_insecure: bool = Field(default=False, description="accept parameters below 128 bits of security")
 
 
-class BfvConfig(Protection):
+class BfvConfig(_Clipped):
     """BFV on SEAL, one key held by the clients; exact sums of fixed-point values."""
 
-    opened_by = "clients"
+    needs = "tenseal"
 
     name: Literal["bfv"] = Field(default="bfv", description="protection")
-    poly_degree: PolyDegree = Field(default=2048, description="ring dimension N")
-    modulus_bits: PrimeBits = Field(default=44, description="bits of the ciphertext modulus")
-    value_bits: ValueBits = Field(default=20, description="bits of a fixed-point value, sign included")
-    clip: Positive = Field(default=8.0, description="values beyond are clipped, and counted")
-    mode: Literal["symmetric", "public"] = Field(
-        default="symmetric",
-        description="symmetric halves the ciphertexts; public lets clients seal without the secret key",
+    poly_degree: SealDegree | None = Field(
+        default=None, description="ring dimension N; not set: the smallest that carries the sum"
     )
-    allow_insecure: bool = Field(default=False, description="accept parameters below 128 bits of security")
+    value_bits: ValueBits = Field(default=22, description="bits of a fixed-point value, sign included")
+    rounding: Literal["stochastic", "nearest"] = Field(
+        default="stochastic", description="stochastic is unbiased; nearest has half the largest error"
+    )
+    mode: Mode = Field(
+        default="symmetric", description="symmetric halves the upload; public seals without the secret key"
+    )
 
 
 class _OpenFhe(Protection):
+    needs = "openfhe"
+
     interpreter: str | None = Field(
-        default=None,
-        min_length=1,
-        description="python that can import openfhe; not set: this one, or one that is found",
+        default=None, min_length=1, description="python that imports openfhe; not set: one that is found"
     )
-    bound: Positive = Field(default=8.0, description="largest absolute value of a coordinate")
 
 
-class OpenFheCkksConfig(_OpenFhe):
+class OpenFheCkksConfig(_OpenFhe, _Bounded):
     """CKKS on OpenFHE, one key held by the clients; approximate sums."""
 
-    opened_by = "clients"
-
     name: Literal["openfhe-ckks"] = Field(default="openfhe-ckks", description="protection")
-    poly_degree: PolyDegree = Field(default=4096, description="ring dimension N")
+    poly_degree: OpenFheDegree = Field(default=4096, description="ring dimension N")
     modulus_bits: PrimeBits = Field(default=60, description="bits of the ciphertext modulus")
-    scale_bits: ScaleBits = Field(default=40, description="log2 of the scale")
+    scale_bits: ScaleBits | None = Field(
+        default=None, description="log2 of the scale; not set: the largest that leaves room for the sum"
+    )
+    mode: Mode = Field(default="public", description="symmetric has less noise; public seals without the secret key")
 
 
-class OpenFheBgvConfig(_OpenFhe):
+class OpenFheBgvConfig(_OpenFhe, _Clipped):
     """BGV on OpenFHE, one key held by the clients; exact sums of fixed-point values."""
 
-    opened_by = "clients"
-
     name: Literal["openfhe-bgv"] = Field(default="openfhe-bgv", description="protection")
-    poly_degree: PolyDegree = Field(default=2048, description="ring dimension N")
+    poly_degree: OpenFheDegree = Field(default=2048, description="ring dimension N")
     modulus_bits: PrimeBits = Field(default=54, description="bits of the ciphertext modulus")
-    value_bits: ValueBits = Field(default=20, description="bits of a fixed-point value, sign included")
+    plain_bits: PlainBits = Field(default=31, description="bits of the plaintext modulus, which holds the whole sum")
+    mode: Mode = Field(default="public", description="symmetric has less noise; public seals without the secret key")
 
 
 class OpenFheThresholdConfig(_OpenFhe):
-    """A committee of clients opens the sum together, on OpenFHE; the server gets the sum only."""
+    """A committee of clients opens the sum together, all of them, on OpenFHE; the server gets the sum only."""
 
     opened_by = "committee"
 
     name: Literal["openfhe-threshold"] = Field(default="openfhe-threshold", description="protection")
-    base: Literal["ckks", "bgv"] = Field(default="bgv", description="scheme below")
-    committee_size: CommitteeSize = Field(default=3, description="clients that hold a share of the key")
-    threshold: CommitteeSize | None = Field(
-        default=None, description="members that must take part to open; not set: all of them"
+    base: Literal["bgv", "ckks"] = Field(default="bgv", description="scheme below: bgv is exact, ckks approximate")
+    committee_size: CommitteeSize = Field(default=3, description="clients that hold a share of the key; all must open")
+    flooding: Literal["heuristic", "statistical"] = Field(
+        default="heuristic",
+        description="how partial decryptions hide the shares: statistical is proven, at three times the bytes (bgv)",
     )
-    poly_degree: PolyDegree = Field(default=4096, description="ring dimension N")
-    modulus_bits: PrimeBits = Field(default=60, description="bits of the ciphertext modulus")
-    scale_bits: ScaleBits = Field(default=50, description="ckks: log2 of the scale")
-    value_bits: ValueBits = Field(default=20, description="bgv: bits of a fixed-point value, sign included")
+    bound: Positive = Field(
+        default=DEFAULT_BOUND, description="largest absolute value of a coordinate; bgv clips, ckks refuses"
+    )
+
+    @property
+    def plan_bound(self) -> float:
+        """See :attr:`Protection.plan_bound`."""
+        return self.bound
 
 
 class PreambleConfig(Protection):
@@ -133,6 +176,9 @@ class PreambleConfig(Protection):
     block_size: Count = Field(default=256, description="coordinates in a block")
     blocks: Count = Field(default=8, description="blocks that a client sends, one from each group")
     word_bits: Literal[32, 64] = Field(default=64, description="bits of a word in which shares are added")
+    fraction_bits: FractionBits | None = Field(
+        default=None, description="bits after the point of a sent value; not set: as many as a word carries"
+    )
     rotation: bool = Field(
         default=True, description="rotate updates by random signs, permutation and Hadamard transform"
     )
@@ -152,6 +198,11 @@ class PreambleConfig(Protection):
         min_length=1,
         description="file of the helper's pinned public key; not set: a fresh one (simulation)",
     )
+
+    @property
+    def plan_bound(self) -> float:
+        """The L2 norm to which an update is clipped bounds each of its coordinates."""
+        return self.clip_norm
 
 
 #: Name -> class; a new protection is a class above, a row here and a member of the union below.

@@ -4,7 +4,7 @@ A new strategy or protection declares what it needs as class attributes (:class:
 :class:`fedsim._config.protections.Protection`); only a rule of its own needs a row here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from fedsim.errors import Problem
 
 #: Data sets that come without client ids. The tasks' registry has the last word; this list answers before anything is
 #: loaded.
-WITHOUT_IDS = frozenset({"fashion-mnist", "fashion-mnist-full", "mnist", "mnist-10k", "digits", "breast-cancer"})
+WITHOUT_IDS = frozenset({"fashion-mnist", "fashion-mnist-full", "mnist-10k", "digits", "breast-cancer"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,6 @@ def _bad_options(c: Settings) -> bool:
     return isinstance(strategy, FlwrStrategyConfig) and not set(strategy.options) <= set(
         FLWR_OPTIONS[strategy.class_name]
     )
-
-
-def _threshold_too_large(c: Settings) -> bool:
-    p = c.protection
-    return isinstance(p, OpenFheThresholdConfig) and p.threshold is not None and p.threshold > p.committee_size
 
 
 RULES: tuple[Rule, ...] = (
@@ -114,22 +109,27 @@ RULES: tuple[Rule, ...] = (
         "set training.momentum = 0.9 with training.optimizer = sgd, or leave nesterov out",
     ),
     Rule(
-        ("training.momentum", "training.optimizer"),
-        lambda c: c.training.optimizer != "sgd" and c.training.momentum != 0.0,
-        "{training.optimizer} has no momentum of this kind",
-        "leave it out, or use training.optimizer = sgd",
-    ),
-    Rule(
         ("protection.scale_bits", "protection.chain"),
         lambda c: isinstance(c.protection, CkksConfig) and c.protection.scale_bits >= c.protection.chain[0],
         "must be below the first prime of protection.chain = {protection.chain}, or every sum wraps",
         "lower the scale or take a longer prime",
     ),
     Rule(
-        ("protection.threshold", "protection.committee_size"),
-        _threshold_too_large,
-        "cannot exceed protection.committee_size = {protection.committee_size}",
-        "lower it, or enlarge the committee",
+        ("protection.flooding", "protection.base"),
+        lambda c: (
+            isinstance(c.protection, OpenFheThresholdConfig)
+            and (c.protection.flooding, c.protection.base) == ("statistical", "ckks")
+        ),
+        "OpenFHE has no statistical flooding for CKKS",
+        "set protection.base = bgv, or leave flooding out",
+    ),
+    Rule(
+        ("protection.verify", "protection.word_bits"),
+        lambda c: (
+            isinstance(c.protection, PreambleConfig) and (c.protection.verify, c.protection.word_bits) == ("norm", 32)
+        ),
+        "proofs of the norm work in a field of 64 bits",
+        "set protection.word_bits = 64",
     ),
     Rule(
         ("protection.committee_size", "federation.num_clients"),
@@ -188,6 +188,8 @@ def show(value: Any) -> str:
         text = "true" if value else "false"
     elif isinstance(value, tuple | list):
         text = "[" + ", ".join(show(item) for item in value) + "]"
+    elif isinstance(value, Mapping):
+        text = "{" + ", ".join(f"{key} = {show(item)}" for key, item in value.items()) + "}"
     elif isinstance(value, str):
         text = f'"{value}"'
     else:

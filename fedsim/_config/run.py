@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import Field
 
 from fedsim._config.base import Section
-from fedsim._config.protections import PROTECTIONS, PlainConfig, ProtectionConfig, protection_tag
+from fedsim._config.protections import PROTECTIONS, PlainConfig, Protection, ProtectionConfig, protection_tag
 from fedsim._config.sections import (
     DataConfig,
     DevicesConfig,
@@ -39,11 +39,22 @@ class Settings(Section):
     output: OutputConfig = Field(default=OutputConfig(), description="what a run leaves behind")
 
 
-def implied(data: dict[str, Any]) -> dict[str, Any]:
-    """Fill in the defaults that depend on the protection; what was given stays.
+def federation_defaults(kind: type[Protection]) -> dict[str, Any]:
+    """Return those defaults of the section `federation` that depend on the protection.
 
     Where only the clients can open the sum the server cannot evaluate, so all clients do; where the sensitivity is
     stated per client, every client counts the same.
+    """
+    blind = kind.opened_by == "clients"
+    return {
+        "server_evaluation": not blind,
+        "client_evaluation_fraction": 1.0 if blind else 0.0,
+        "weighting": "uniform" if kind.uniform_only else "examples",
+    }
+
+
+def implied(data: dict[str, Any]) -> dict[str, Any]:
+    """Fill in the defaults that depend on the protection; what was given stays.
 
     Args:
         data: settings as nested dicts; not modified.
@@ -52,9 +63,4 @@ def implied(data: dict[str, Any]) -> dict[str, Any]:
     federation = data.get("federation", {})
     if kind is None or not isinstance(federation, dict):
         return data
-    filled: dict[str, Any] = {}
-    if kind.opened_by == "clients":
-        filled |= {"server_evaluation": False, "client_evaluation_fraction": 1.0}
-    if kind.uniform_only:
-        filled |= {"weighting": "uniform"}
-    return data | {"federation": filled | federation} if filled else data
+    return data | {"federation": federation_defaults(kind) | federation}

@@ -52,6 +52,18 @@ class DataConfig(Section):
     shards_per_client: Count = Field(default=2, description="shard: number of label-sorted shards a client gets")
     classes_per_client: Count = Field(default=2, description="pathological: number of classes a client holds")
 
+    @property
+    def scheme_options(self) -> dict[str, float]:
+        """Those of the keys that the scheme takes."""
+        options = {
+            "dirichlet": ("alpha",),
+            "inner-dirichlet": ("alpha",),
+            "quantity-skew": ("alpha",),
+            "shard": ("shards_per_client",),
+            "pathological": ("classes_per_client",),
+        }
+        return {name: getattr(self, name) for name in options.get(self.scheme, ())}
+
 
 class TrainingConfig(Section):
     """What one client does in one round."""
@@ -61,14 +73,15 @@ class TrainingConfig(Section):
     batch_size: Count = Field(default=32, description="samples in a step")
     optimizer: Literal["sgd", "adamw"] = Field(default="sgd", description="local optimiser; its state starts afresh")
     lr: Positive = Field(default=0.05, description="learning rate of round 1")
-    momentum: BelowOne = Field(default=0.0, description="sgd: momentum")
+    momentum: BelowOne = Field(default=0.9, description="sgd: momentum; others ignore it")
     nesterov: bool = Field(default=False, description="sgd: Nesterov's momentum")
     weight_decay: NotNegative = Field(default=0.0, description="weight decay (decoupled for adamw)")
-    schedule: Literal["constant", "cosine", "step"] = Field(
+    schedule: Literal["constant", "cosine", "step", "inverse-sqrt"] = Field(
         default="constant", description="learning rate over the rounds"
     )
-    step_rounds: Count = Field(default=10, description="step schedule: rounds between two steps")
-    step_gamma: Fraction = Field(default=0.1, description="step schedule: factor at each step")
+    schedule_rounds: Count | None = Field(
+        default=None, description="length of a cosine or step schedule in rounds; not set: the run's rounds"
+    )
     clip_norm: Positive | None = Field(default=None, description="clip each gradient to this L2 norm")
 
 

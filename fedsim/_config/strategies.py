@@ -79,7 +79,7 @@ class FlwrStrategyConfig(Strategy):
     needs_each_update = True
 
     name: Annotated[str, Field(pattern=f"^flwr:({'|'.join(FLWR_OPTIONS)})$")] = Field(
-        default="flwr:FedAvg", description="flwr:<ClassName>, a class of flwr.serverapp.strategy"
+        default="flwr:FedAvg", description="a class of flwr.serverapp.strategy, as flwr:<ClassName>"
     )
     options: Options = Field(default={}, description="arguments of that class's constructor")
 

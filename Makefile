@@ -1,0 +1,63 @@
+# make demo: a federation on real data, with a report. make test: all tests. Both set up .venv first.
+# VENV=DIR uses another environment, PYTHON=PROGRAM another interpreter, ARGS="..." goes to the command.
+
+VENV ?= .venv
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo $$p && break; done)
+ARGS ?=
+BIN := $(VENV)/bin
+# What the compiled module and the packaging are made from: a change means a new installation.
+SOURCES := pyproject.toml constraints.txt CMakeLists.txt \
+	$(shell find crypto/native -name '*.[ch]pp' -o -name '*.inl' -o -name '*.h')
+
+export FLWR_TELEMETRY_ENABLED := 0
+export FLWR_DISABLE_UPDATE_CHECK := 1
+export RAY_USAGE_STATS_ENABLED := 0
+
+.PHONY: help demo test lint bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo    run a federation on real data and write its report (ARGS='--rounds 3 --protection bfv')"
+	@echo "make test    run the tests (ARGS='-k config', ARGS='-m slow')"
+	@echo "make lint    formatter, linter and type checker"
+	@echo "make bench   benchmarks of engine, secure sums and sizes, with their limits"
+	@echo "make clean   remove what was built; runs/ stays"
+
+demo: $(VENV)/.installed
+	$(BIN)/fedsim run $(ARGS)
+	@echo "report: $$(ls -t runs/*/report.html | head -n 1)"
+
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed-test
+	$(BIN)/python -m experiments.bench $(ARGS)
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis $(VENV)
+
+$(VENV)/pyvenv.cfg:
+	@scripts/check_build.sh "$(PYTHON)"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+# Editable, so that a change in Python needs no new installation.
+$(VENV)/.installed: $(SOURCES) | $(VENV)/pyvenv.cfg
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-test: $(SOURCES) | $(VENV)/pyvenv.cfg
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-dev: $(SOURCES) | $(VENV)/pyvenv.cfg
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.installed-test $(VENV)/.installed
+
+-include make/*.mk

@@ -1,0 +1,1 @@
+"""Helpers of the command line; :mod:`fedsim.cli` has the commands."""

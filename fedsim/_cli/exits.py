@@ -1,0 +1,51 @@
+"""Turns errors into messages and exit codes, and SIGTERM into the same as Ctrl-C."""
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TextIO
+
+import typer
+
+from fedsim.errors import INTERRUPTED, exit_code_of
+
+
+@contextmanager
+def exits(json_stream: TextIO | None = None) -> Iterator[None]:
+    """End the program with the code of an expected error and its message; let unforeseen ones keep their traceback.
+
+    Args:
+        json_stream: where to write ``{"event": "failed", "exit_code": ..., "error": ...}`` as well, if anywhere.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise _end("interrupted", INTERRUPTED, json_stream) from None
+    except Exception as error:
+        code = exit_code_of(error)
+        if code is None:
+            raise
+        raise _end(f"error: {error}", code, json_stream) from None
+
+
+def _end(message: str, code: int, json_stream: TextIO | None) -> typer.Exit:
+    typer.echo(message, err=True)
+    if json_stream is not None:
+        typer.echo(json.dumps({"event": "failed", "exit_code": code, "error": message}), file=json_stream)
+    return typer.Exit(code)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Let SIGTERM stop a run as Ctrl-C does, so that it closes its folder."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,171 @@
+"""The command line ``fedsim``.
+
+Nothing heavy is imported here: torch, Ray and Flower load inside the commands that use them, so ``fedsim --help`` is
+quick.
+"""
+
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedsim._cli.exits import exits, stoppable
+from fedsim.errors import EXIT_CODES, OK, UNAVAILABLE
+
+_EPILOG = "Exit codes: " + "; ".join(f"{code}: {text.split(';')[0]}" for code, text in EXIT_CODES.items()) + "."
+
+app = typer.Typer(
+    name="fedsim",
+    help="Federated and private learning: launch simulated federations and measure every byte and second.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+ConfigFile = Annotated[Path | None, typer.Argument(help="Settings as TOML; without one, the defaults.")]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", "-s", metavar="SECTION.KEY=VALUE", help="Override one setting; repeatable.")
+]
+StrategyName = Annotated[str | None, typer.Option("--strategy", help="Short for --set strategy.name=...")]
+ProtectionName = Annotated[str | None, typer.Option("--protection", help="Short for --set protection.name=...")]
+EngineName = Annotated[str | None, typer.Option("--engine", help="Short for --set engine.name=...")]
+Rounds = Annotated[int | None, typer.Option("--rounds", help="Short for --set federation.rounds=...")]
+Clients = Annotated[int | None, typer.Option("--clients", help="Short for --set federation.num_clients=...")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Short for --set seed=...")]
+RunName = Annotated[str | None, typer.Option("--name", help="Name of the run's folder.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON for programs, on standard output.")]
+
+
+class Kind(StrEnum):
+    """What `fedsim list` can list."""
+
+    TASKS = "tasks"
+    MODELS = "models"
+    STRATEGIES = "strategies"
+    PROTECTIONS = "protections"
+
+
+@app.command()
+def run(
+    config: ConfigFile = None,
+    set_: Sets = None,
+    strategy: StrategyName = None,
+    protection: ProtectionName = None,
+    engine: EngineName = None,
+    rounds: Rounds = None,
+    clients: Clients = None,
+    seed: Seed = None,
+    name: RunName = None,
+    as_json: AsJson = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")] = False,
+) -> None:
+    """Run one federation and leave a folder with its settings, ledger, model and report."""
+    from fedsim.config import load_config
+    from fedsim.progress import watching
+
+    short = {
+        "strategy.name": strategy,
+        "protection.name": protection,
+        "engine.name": engine,
+        "federation.rounds": rounds,
+        "federation.num_clients": clients,
+        "seed": seed,
+        "output.name": name and json.dumps(name),
+    }
+    with exits(sys.stdout if as_json else None):
+        given = [f"{key}={value}" for key, value in short.items() if value is not None]
+        settings = load_config(config, [*given, *(set_ or [])])
+        with stoppable(), watching(sys.stdout, as_json=as_json, quiet=quiet) as observer:
+            importlib.import_module("fedsim.runner").run(settings, observer)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs; several are compared.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File to write; default: in the first folder.")
+    ] = None,
+) -> None:
+    """Write the report of a run, or a comparison of several."""
+    with exits():
+        path = importlib.import_module("fedsim.measure.report").write_report(runs, out)
+        typer.echo(f"report: {path}")
+
+
+@app.command(name="list")
+def list_(
+    kind: Annotated[Kind | None, typer.Argument(help="What to list; all if left out.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List tasks, models, strategies and protections, with what is missing on this machine."""
+    from fedsim._cli import listing
+    from fedsim.doctor import backend_missing
+
+    listers: dict[Kind, Callable[[], list[listing.Row]]] = {
+        Kind.TASKS: listing.tasks,
+        Kind.MODELS: listing.models,
+        Kind.STRATEGIES: listing.strategies,
+        Kind.PROTECTIONS: lambda: listing.protections(backend_missing),
+    }
+    with exits():
+        found = {each: listers[each]() for each in ([kind] if kind else list(Kind))}
+    if as_json:
+        typer.echo(json.dumps({str(each): [asdict(row) for row in rows] for each, rows in found.items()}))
+        return
+    for each, rows in found.items():
+        typer.echo(f"{each}:")
+        width = max(len(row.name) for row in rows)
+        for row in rows:
+            missing = f"  [not available: {row.missing}]" if row.missing else ""
+            typer.echo(f"  {row.name:<{width}}  {row.summary}{missing}")
+
+
+@app.command()
+def doctor(
+    folder: Annotated[Path, typer.Option("--folder", help="Where runs are kept.")] = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Examine this machine: Python, processor, backends and why they do not load, Ray, disk, memory."""
+    from fedsim.doctor import examine
+
+    checks = examine(folder)
+    if as_json:
+        typer.echo(json.dumps([asdict(check) for check in checks]))
+    else:
+        width = max(len(check.name) for check in checks)
+        for check in checks:
+            remedy = f"\n{'':<{width + 11}}-> {check.remedy}" if check.remedy else ""
+            typer.echo(f"{check.status:<9}  {check.name:<{width}}  {check.detail}{remedy}")
+    raise typer.Exit(UNAVAILABLE if any(check.status == "failed" for check in checks) else OK)
+
+
+@app.command(name="config")
+def config_(
+    config: ConfigFile = None,
+    set_: Sets = None,
+    template: Annotated[
+        bool, typer.Option("--template", help="Defaults, with the keys of all strategies and protections.")
+    ] = False,
+) -> None:
+    """Check settings and print them in full as TOML."""
+    from fedsim.config import load_config, to_toml
+    from fedsim.config import template as whole
+
+    with exits():
+        settings = load_config(config, set_ or [])
+    typer.echo(whole() if template else to_toml(settings), nl=False)
+
+
+def main() -> None:
+    """Entry point of the command line."""
+    app()
+
+
+if __name__ == "__main__":
+    main()
