@@ -5,7 +5,7 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
-from fedsim.measure.charts import LIGHT, Bars, Chart, Heat, Lines
+from fedsim.measure._chart import LIGHT, Bars, Chart, Heat, Lines
 
 _MARKERS_UP_TO = 60
 _TICK_EACH_UP_TO = 25
@@ -47,7 +47,9 @@ def _lines(chart: Lines) -> tuple[list[dict[str, Any]], dict[str, Any]]:
             {
                 "type": "scatter",
                 "mode": "lines+markers" if len(line.x) <= _MARKERS_UP_TO else "lines",
-                "name": _safe(line.label),
+                "name": _safe(line.legend or line.label),
+                "legendgroup": _safe(line.group),
+                "showlegend": bool(line.legend),
                 "x": _rounded(line.x),
                 "y": _rounded(line.y),
                 "line": {"color": color, "width": 2, "dash": line.dash},
@@ -60,6 +62,7 @@ def _lines(chart: Lines) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     layout = {
         "hovermode": "x unified" if shared else "closest",
         "showlegend": len(data) > 1,
+        "yaxis": {"rangemode": "tozero"} if chart.from_zero else {},
         "xaxis": _rounds_axis([x for line in chart.lines for x in line.x]) if shared else {"rangemode": "tozero"},
     }
     if not shared:
@@ -84,7 +87,7 @@ def _bars(chart: Bars) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     ]
     axis: dict[str, Any] = {"type": "category"} if named else _rounds_axis([float(x) for x in chart.x])
     layout = {"barmode": "stack", "bargap": 0.15, "hovermode": "x unified", "xaxis": axis}
-    return data, layout | {"showlegend": len(data) > 1}
+    return data, layout | {"showlegend": len(data) > 1, "legend": {"traceorder": "normal"}}
 
 
 def _heat(chart: Heat) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -99,7 +102,7 @@ def _heat(chart: Heat) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         "hoverongaps": False,
         "xgap": 1 if len(chart.x) <= 120 else 0,
         "ygap": 1 if len(chart.y) <= 60 else 0,
-        "colorbar": {"title": {"text": _safe(chart.z_label), "side": "right"}, "thickness": 12, "outlinewidth": 0},
+        "colorbar": {"title": {"text": _safe(chart.z_label), "side": "top"}, "thickness": 12, "outlinewidth": 0},
         "hovertemplate": f"{x_name} %{{x}}, {y_name} %{{y}}: %{{z:.4~g}}<extra></extra>",
     }
     rows: dict[str, Any] = {"dtick": 1} if len(chart.y) <= _TICK_EACH_UP_TO and _consecutive(chart.y) else {}

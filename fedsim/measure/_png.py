@@ -4,16 +4,18 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fedsim.measure._chart import HEAT_LIGHT, LIGHT, Bars, Chart, Heat, Lines
 from fedsim.measure._files import atomic
-from fedsim.measure.charts import LIGHT, Bars, Chart, Heat, Lines
 
 _DASHES = {"solid": "-", "dash": "--", "dot": ":"}
 _INCHES = (7.2, 4.2)
 _DPI = 130
 _INK = "#1f2933"
+_HEAT = LinearSegmentedColormap.from_list("heat", HEAT_LIGHT)
 _NAMES_UPRIGHT_UP_TO = 60
 
 
@@ -23,7 +25,7 @@ def write_png(chart: Chart, path: Path) -> None:
     Raises:
         TypeError: a kind of chart that has no painter.
     """
-    figure = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained")
+    figure = Figure(figsize=_INCHES, dpi=_DPI)
     axes = figure.add_subplot()
     if isinstance(chart, Lines):
         _lines(chart, axes)
@@ -36,9 +38,12 @@ def write_png(chart: Chart, path: Path) -> None:
     axes.set_title(_safe(chart.title), loc="left", fontsize=12, fontweight="bold", color=_INK)
     axes.set_xlabel(_safe(chart.x_label), color=_INK)
     axes.set_ylabel(_safe(chart.y_label), color=_INK)
+    figure.subplots_adjust(left=0.1, right=0.84 if isinstance(chart, Bars) else 0.98, top=0.91, bottom=0.13)
+    if any(label.get_rotation() for label in axes.get_xticklabels()):
+        figure.subplots_adjust(bottom=0.26)
     axes.spines[["top", "right"]].set_visible(False)
     with atomic(path) as file:
-        figure.savefig(file, format="png", metadata={"Software": "fedsim"})
+        figure.savefig(file, format="png", metadata={"Software": "fedsim"}, pil_kwargs={"compress_level": 4})
 
 
 def _lines(chart: Lines, axes: Axes) -> None:
@@ -49,10 +54,13 @@ def _lines(chart: Lines, axes: Axes) -> None:
         handles += axes.plot(line.x, line.y, color=color, linestyle=style, marker=marker, markersize=3, linewidth=1.8)
     axes.grid(color="#e5e7eb", linewidth=0.8)
     axes.set_axisbelow(True)
+    if chart.from_zero:
+        axes.set_ylim(bottom=0)
     if chart.x_label == "round":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if len(handles) > 1:
-        axes.legend(handles, [_safe(line.label) for line in chart.lines], frameon=False, fontsize=8)
+        named = [(handle, line.legend) for handle, line in zip(handles, chart.lines, strict=True) if line.legend]
+        axes.legend([handle for handle, _ in named], [_safe(name) for _, name in named], frameon=False, fontsize=8)
 
 
 def _bars(chart: Bars, axes: Axes) -> None:
@@ -74,8 +82,7 @@ def _heat(chart: Heat, axes: Axes, figure: Figure) -> None:
     cells = np.array([[np.nan if cell is None else cell for cell in row] for row in chart.z], float)
     columns = range(len(chart.x)) if _named(chart.x) else chart.x
     extent = (*_edges([float(x) for x in columns]), *_edges([float(y) for y in chart.y]))
-    image = axes.imshow(cells, aspect="auto", origin="lower", interpolation="nearest", cmap="Blues", extent=extent)
-    axes.set_facecolor("#fafafa")
+    image = axes.imshow(cells, aspect="auto", origin="lower", interpolation="nearest", cmap=_HEAT, extent=extent)
     _name_columns(chart.x, axes)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     bar = figure.colorbar(image, ax=axes, pad=0.02)

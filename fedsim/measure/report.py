@@ -16,8 +16,9 @@ import jinja2
 from markupsafe import Markup
 
 from fedsim.measure import _plotly, _png, units
+from fedsim.measure._chart import DARK, HEAT_DARK, HEAT_LIGHT, LIGHT, Chart
 from fedsim.measure._files import plain_json, write_text
-from fedsim.measure.charts import DARK, LIGHT, Chart, charts
+from fedsim.measure.charts import charts
 from fedsim.measure.errors import ReportError
 from fedsim.measure.runs import Run, load_run
 from fedsim.measure.summary import LeftOut, Summary, common_target, rows, summarize
@@ -110,7 +111,7 @@ def _render(runs: Sequence[Run], drawn: Sequence[Chart], options: Options) -> st
         facts=[_facts(run) for run in runs],
         differences=_differences(runs),
         figures=_script_json({chart.key: _plotly.figure(chart) for chart in drawn}),
-        palette=_script_json({"light": LIGHT, "dark": DARK}),
+        palette=_script_json({"light": LIGHT, "dark": DARK, "heat": {"light": HEAT_LIGHT, "dark": HEAT_DARK}}),
         plotly_js=Markup(_plotly.plotly_js()),
     )
 

@@ -169,7 +169,7 @@ def rows(summaries: Sequence[Summary]) -> list[tuple[str, list[str]]]:
 
 def _target_rows(summaries: Sequence[Summary]) -> list[tuple[str, list[str]]]:
     targets = [s.target or ToTarget(math.nan) for s in summaries]
-    name = units.show_percent(next((t.accuracy for t in targets if t.accuracy == t.accuracy), None))
+    name = f"{100 * next((t.accuracy for t in targets if t.accuracy == t.accuracy), math.nan):g} %"
     return [
         (f"rounds to {name}", [units.show_number(t.round) for t in targets]),
         (f"bytes to {name}", [units.show_bytes(t.wire_bytes) for t in targets]),
