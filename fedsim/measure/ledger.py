@@ -201,6 +201,17 @@ class Ledger:
             if all(want is None or want == have for want, have in zip(wanted, key, strict=True))
         )
 
+    def per_round(
+        self, quantity: Quantity, *, phase: str | None = None, party: Party | None = None
+    ) -> dict[int, float]:
+        """Return the sum of one quantity by round, ascending, over the entries that match; None matches all."""
+        column = _QUANTITIES.index(quantity)
+        found = dict.fromkeys(self.rounds(), 0.0)
+        for (round, what, who), sums in self._totals.items():
+            if phase in (None, what) and party in (None, who):
+                found[round] += sums[column]
+        return found
+
     def upload_bytes(self, round: int | None = None, *, logical: bool = False) -> int:
         """Return the bytes that clients sent, in one round or in all."""
         return int(self.total(_kind(logical), round=round, phase="upload", party="clients"))

@@ -1,0 +1,131 @@
+"""Charts for the browser: plain Plotly figures whose colours are names that the page resolves for its theme."""
+
+import html
+from typing import Any
+
+from plotly.offline import get_plotlyjs
+
+from fedsim.measure._chart import LIGHT, Bars, Chart, Heat, Lines
+
+_MARKERS_UP_TO = 60
+_TICK_EACH_UP_TO = 25
+
+
+def plotly_js() -> str:
+    """Return the source of plotly.js, so that a page works offline."""
+    source: str = get_plotlyjs()
+    return source
+
+
+def figure(chart: Chart) -> dict[str, Any]:
+    """Return a figure as JSON-ready data; colours are ``c0``, ``c1``, ... of the page's palette.
+
+    Raises:
+        TypeError: a kind of chart that has no painter.
+    """
+    if isinstance(chart, Lines):
+        data, layout = _lines(chart)
+    elif isinstance(chart, Bars):
+        data, layout = _bars(chart)
+    elif isinstance(chart, Heat):
+        data, layout = _heat(chart)
+    else:
+        raise TypeError(f"{type(chart).__name__} has no painter; add one here and in the PNG's painter")
+    x_axis, y_axis = layout.pop("xaxis", {}), layout.pop("yaxis", {})
+    axes = {
+        "xaxis": {"title": {"text": _safe(chart.x_label)}} | x_axis,
+        "yaxis": {"title": {"text": _safe(chart.y_label)}} | y_axis,
+    }
+    return {"data": data, "layout": layout | axes}
+
+
+def _lines(chart: Lines) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    data = []
+    for line in chart.lines:
+        color = _color(line.color)
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers" if len(line.x) <= _MARKERS_UP_TO else "lines",
+                "name": _safe(line.legend or line.label),
+                "legendgroup": _safe(line.group),
+                "showlegend": bool(line.legend),
+                "x": _rounded(line.x),
+                "y": _rounded(line.y),
+                "line": {"color": color, "width": 2, "dash": line.dash},
+                "marker": {"color": color, "size": 5},
+                "hovertemplate": "%{y:.4~g}",
+            }
+        )
+    # Where the curves do not share their x values, a label per point says more than one for all.
+    shared = chart.x_label == "round"
+    layout = {
+        "hovermode": "x unified" if shared else "closest",
+        "showlegend": len(data) > 1,
+        "yaxis": {"rangemode": "tozero"} if chart.from_zero else {},
+        "xaxis": _rounds_axis([x for line in chart.lines for x in line.x]) if shared else {"rangemode": "tozero"},
+    }
+    if not shared:
+        unit = f"%{{y:.4~g}} %<br>%{{x:.4~g}} {_safe(chart.x_label.rsplit('(')[-1].rstrip(')'))}"
+        for trace in data:
+            trace["hovertemplate"] = unit
+    return data, layout
+
+
+def _bars(chart: Bars) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    named = bool(chart.x) and isinstance(chart.x[0], str)
+    data = [
+        {
+            "type": "bar",
+            "name": _safe(label),
+            "x": [_safe(str(x)) for x in chart.x] if named else chart.x,
+            "y": _rounded(heights),
+            "marker": {"color": _color(color), "line": {"width": 0}},
+            "hovertemplate": "%{y:.4~g}",
+        }
+        for label, heights, color in chart.layers
+    ]
+    axis: dict[str, Any] = {"type": "category"} if named else _rounds_axis([float(x) for x in chart.x])
+    layout = {"barmode": "stack", "bargap": 0.15, "hovermode": "x unified", "xaxis": axis}
+    return data, layout | {"showlegend": len(data) > 1, "legend": {"traceorder": "normal"}}
+
+
+def _heat(chart: Heat) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    named = bool(chart.x) and isinstance(chart.x[0], str)
+    x_name, y_name = _safe(chart.x_label), _safe(chart.y_label)
+    trace = {
+        "type": "heatmap",
+        "x": [_safe(str(x)) for x in chart.x] if named else chart.x,
+        "y": chart.y,
+        "z": chart.z,
+        "colorscale": "heat",
+        "hoverongaps": False,
+        "xgap": 1 if len(chart.x) <= 120 else 0,
+        "ygap": 1 if len(chart.y) <= 60 else 0,
+        "colorbar": {"title": {"text": _safe(chart.z_label), "side": "top"}, "thickness": 12, "outlinewidth": 0},
+        "hovertemplate": f"{x_name} %{{x}}, {y_name} %{{y}}: %{{z:.4~g}}<extra></extra>",
+    }
+    rows: dict[str, Any] = {"dtick": 1} if len(chart.y) <= _TICK_EACH_UP_TO and _consecutive(chart.y) else {}
+    axis: dict[str, Any] = {"type": "category"} if named else _rounds_axis([float(x) for x in chart.x])
+    return [trace], {"xaxis": axis | {"showgrid": False}, "yaxis": rows | {"showgrid": False, "zeroline": False}}
+
+
+def _rounds_axis(x: list[float]) -> dict[str, Any]:
+    return {"dtick": 1} if x and max(x) - min(x) <= 12 else {"nticks": 12}
+
+
+def _consecutive(values: list[int]) -> bool:
+    return values == list(range(values[0], values[0] + len(values)))
+
+
+def _color(index: int) -> str:
+    return f"c{index % len(LIGHT)}"
+
+
+def _rounded(values: list[float]) -> list[float]:
+    return [float(f"{value:.6g}") for value in values]
+
+
+def _safe(text: str) -> str:
+    """Escape text for Plotly, which reads a little HTML in labels."""
+    return html.escape(text, quote=False)

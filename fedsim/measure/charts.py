@@ -1,0 +1,28 @@
+"""What is drawn, apart from how: every chart of one run, or of several laid over each other."""
+
+from collections.abc import Sequence
+
+from fedsim.measure import _client_charts, _curves
+from fedsim.measure._chart import Chart
+from fedsim.measure.metrics import ACCURACY, LOSS
+from fedsim.measure.runs import Run
+
+
+def charts(runs: Sequence[Run]) -> list[Chart]:
+    """Return every chart that the runs have data for, in reading order."""
+    tagged = [(run, f"_{number}" if len(runs) > 1 else "") for number, run in enumerate(runs, 1)]
+    found: list[Chart | None] = [
+        _curves.metric(runs, ACCURACY, "Accuracy", 100.0, "accuracy (%)"),
+        _curves.metric(runs, LOSS, "Loss", 1.0, "loss"),
+        _curves.against_bytes(runs),
+        _curves.against_time(runs, virtual=True),
+        _curves.against_time(runs, virtual=False),
+        _curves.traffic(runs, total=False),
+        _curves.traffic(runs, total=True),
+        _curves.phases(runs[0]) if len(runs) == 1 else _curves.phases_of_runs(runs),
+        _curves.spread(runs),
+        *(_client_charts.turn_times(run, tag) for run, tag in tagged),
+        *(_client_charts.outcomes(run, tag) for run, tag in tagged),
+        *_client_charts.partitions(runs),
+    ]
+    return [chart for chart in found if chart is not None]
