@@ -23,6 +23,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedsim.simulation.transit import content_bytes
+
 # A batch should cost its worker about this long: long against a call, short against a round.
 BATCH_TARGET_S = 0.1
 FIRST_BATCH = 4
@@ -138,8 +140,11 @@ class SimulationGrid(Grid):
         replies: list[Message] = []
         starts: list[int] = []
         found: dict[int, list[Message]] = {}
+        held_bytes = 0
         for index, part in self.stream(self._auto_batches(todo, starts), timeout=timeout):
-            found[index] = self._keep(part)
+            held_bytes += sum(content_bytes(r.content) for r in part if r.has_content())
+            self._keep(part, held_bytes)
+            found[index] = part
         for index in range(len(starts)):
             replies += found[index]
         return replies
@@ -186,9 +191,8 @@ class SimulationGrid(Grid):
 
     # -- For the engines -------------------------------------------------------------------------------------------
 
-    def _keep(self, replies: list[Message]) -> list[Message]:
-        """Prepare replies to be held for long."""
-        return replies
+    def _keep(self, replies: list[Message], held_bytes: int) -> None:  # noqa: B027 - a hook that most engines need not
+        """Prepare replies to be held until a round is complete; their arrays and the earlier ones hold so many bytes."""
 
     def _workers(self) -> int:
         return 1

@@ -166,6 +166,17 @@ def copy_record(record: _Record) -> _Record:
     return cast("_Record", _rebuild(type(record), copied))
 
 
+def make_message(
+    metadata: dict[str, Any], content: RecordDict | None, error: tuple[int, str | None] | None
+) -> Message:
+    """Return a message of exactly these parts; ``metadata`` is the ``__dict__`` of a ``Metadata``."""
+    meta = Metadata.__new__(Metadata)
+    meta.__dict__.update(metadata)
+    new = Message.__new__(Message)
+    new.__dict__.update(_metadata=meta, _content=content, _error=None if error is None else Error(*error))
+    return new
+
+
 def own_content(message: Message) -> None:
     """Make the message own its array data, so that no shared buffer stays referenced through it."""
     if message.has_content():
@@ -213,16 +224,6 @@ def _make_array(dtype: str, shape: tuple[int, ...], stype: str, data: Any) -> Ar
     return SharedArray(dtype, shape, stype, data)
 
 
-def _make_message(
-    metadata: dict[str, Any], content: RecordDict | None, error: tuple[int, str | None] | None
-) -> Message:
-    meta = Metadata.__new__(Metadata)
-    meta.__dict__.update(metadata)
-    new = Message.__new__(Message)
-    new.__dict__.update(_metadata=meta, _content=content, _error=None if error is None else Error(*error))
-    return new
-
-
 def _reduce_record(record: TypedDict[Any, Any]) -> tuple[Any, ...]:
     return _rebuild, (type(record), record.__dict__["_data"])
 
@@ -236,7 +237,7 @@ def _reduce_array(array: Array) -> tuple[Any, ...]:
 def _reduce_message(message: Message) -> tuple[Any, ...]:
     content = message.content if message.has_content() else None
     error = (message.error.code, message.error.reason) if message.has_error() else None
-    return _make_message, (message.metadata.__dict__, content, error)
+    return make_message, (message.metadata.__dict__, content, error)
 
 
 _Reducer = Callable[[Any], Any]
