@@ -1,0 +1,183 @@
+"""A private Ray: own folder, own token, no telemetry, no process left behind. Or a connection to a cluster.
+
+Ray listens on TCP ports and runs what it is sent. A private Ray therefore demands a token that only this user can read.
+"""
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import ray
+from ray._raylet import AuthenticationTokenLoader, Config
+
+MIN_STORE_BYTES = 128 * 2**20
+MAX_STORE_BYTES = 16 * 2**30
+# A Unix socket's path has at most 107 bytes; Ray adds "/session_<date>_<time>_<pid>/sockets/plasma_store".
+MAX_FOLDER_CHARS = 107 - 70
+SHUTDOWN_S = 15.0
+
+NO_TELEMETRY = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+def worker_environment(threads: int) -> dict[str, str]:
+    """Return the environment of a worker process: no telemetry, and one client's threads for every library."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    return NO_TELEMETRY | {name: str(threads) for name in names}
+
+
+def choose_store_bytes(shm_free_bytes: int | None, ram_free_bytes: int, wanted_bytes: int | None) -> int:
+    """Return the size of Ray's object store.
+
+    Args:
+        shm_free_bytes: Free in /dev/shm, where the store lies; None where there is no such thing.
+        ram_free_bytes: Available memory.
+        wanted_bytes: As asked for, or None for 30 % of memory within 60 % of /dev/shm.
+
+    Raises:
+        ValueError: It does not fit, or is below Ray's least.
+    """
+    room = ram_free_bytes if shm_free_bytes is None else min(shm_free_bytes, ram_free_bytes)
+    size = min(3 * ram_free_bytes // 10, 6 * room // 10, MAX_STORE_BYTES) if wanted_bytes is None else wanted_bytes
+    if size < MIN_STORE_BYTES or size > room:
+        shm = "no /dev/shm" if shm_free_bytes is None else f"{shm_free_bytes >> 20} MB free in /dev/shm"
+        raise ValueError(
+            f"object store of {size >> 20} MB with {shm} and {ram_free_bytes >> 20} MB of memory: it takes at least "
+            f"{MIN_STORE_BYTES >> 20} MB and must fit in both; enlarge /dev/shm (docker run --shm-size=2g, shm_size in "
+            "compose), choose another size, or use the inline engine"
+        )
+    return size
+
+
+def private_folder(parent: str) -> Path:
+    """Make a folder that only this user can enter, short enough for Ray's sockets.
+
+    Raises:
+        ValueError: Neither the parent nor /tmp is short enough.
+    """
+    for base in (parent, "/tmp"):
+        if len(base) + len("/fs-12345678") <= MAX_FOLDER_CHARS and Path(base).is_dir():
+            return Path(tempfile.mkdtemp(prefix="fs-", dir=base))
+    raise ValueError(
+        f"temporary folder {parent!r}: Ray's socket paths below it would exceed 107 bytes and there is no /tmp; "
+        "set RAY_TMPDIR to a folder with a short path"
+    )
+
+
+class RaySession:
+    """Ray for this process: a private one, a cluster's, or the one that is connected already (then not closed).
+
+    Args:
+        cpus: CPUs of a private Ray.
+        threads: Threads of a worker's libraries.
+        address: Of a cluster (``host:port``, ``ray://host:port`` or ``auto``); default ``RAY_ADDRESS``, or none.
+        store_bytes: Of a private Ray's object store; default by :func:`choose_store_bytes`.
+
+    Raises:
+        ValueError: See :func:`choose_store_bytes` and :func:`private_folder`.
+        ConnectionError: No cluster at the address.
+    """
+
+    def __init__(
+        self, *, cpus: int, threads: int = 1, address: str | None = None, store_bytes: int | None = None
+    ) -> None:
+        self._folder: Path | None = None
+        self._owned = not ray.is_initialized()
+        address = address or os.environ.get("RAY_ADDRESS")
+        if not self._owned:
+            return
+        if address:
+            with _environment(NO_TELEMETRY):
+                ray.init(address=address, log_to_driver=False, logging_level="warning")
+            return
+        size = choose_store_bytes(_shm_free_bytes(), psutil.virtual_memory().available, store_bytes)
+        self._folder = private_folder(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
+        try:
+            self._start(cpus, size, worker_environment(threads))
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, cpus: int, size_bytes: int, environment: dict[str, str]) -> None:
+        assert self._folder is not None
+        token = self._folder / "token"
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_hex(32))
+        self._token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+        with _environment(environment | self._token, drop=("RAY_AUTH_TOKEN", "RAY_ADDRESS")):
+            _reload_authentication()
+            ray.init(
+                address="local",
+                num_cpus=cpus,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="warning",
+                object_store_memory=size_bytes,
+                _temp_dir=str(self._folder),
+            )
+
+    @property
+    def private(self) -> bool:
+        """Whether this Ray is ours alone."""
+        return self._folder is not None
+
+    def close(self) -> None:
+        """Disconnect; a private Ray ends with all its processes, and its folder is removed. May be called twice."""
+        if self._owned and ray.is_initialized():
+            left = _processes_of(self._folder) if self._folder else []
+            ray.shutdown()
+            _, alive = psutil.wait_procs(left, timeout=SHUTDOWN_S)
+            for process in alive:
+                process.kill()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+            _reload_authentication()
+
+
+def _reload_authentication() -> None:
+    """Let Ray read the authentication variables again: it does so once, when it is imported."""
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _processes_of(folder: Path) -> list[psutil.Process]:
+    """Return the Ray daemons of the folder that this process started, with all their descendants."""
+    found: list[psutil.Process] = []
+    for child in psutil.Process().children():
+        try:
+            if any(str(folder) in word for word in child.cmdline()):
+                found += [child, *child.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def _shm_free_bytes() -> int | None:
+    shm = Path("/dev/shm")
+    return shutil.disk_usage(shm).free if shm.is_dir() else None
+
+
+@contextmanager
+def _environment(values: Mapping[str, str], drop: tuple[str, ...] = ()) -> Iterator[None]:
+    """Set environment variables for processes started inside, and restore them."""
+    earlier = {name: os.environ.get(name) for name in (*values, *drop)}
+    os.environ.update(values)
+    for name in drop:
+        os.environ.pop(name, None)
+    try:
+        yield
+    finally:
+        for name, value in earlier.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
