@@ -77,8 +77,6 @@ class Recorder:
         self._book(record)
         self._measure(record)
         self._checkpoint(record, strategy)
-        for line in record.failures:
-            self.watcher.note(line)
         self.watcher.round_end(self._event(record))
 
     def close(self) -> None:
@@ -91,6 +89,8 @@ class Recorder:
             self.ledger.extend(_entries(record, node.partition_id, item))
         for client, item in record.evaluated.items():
             self.ledger.extend(_evaluation_entries(record, client, item))
+        for client, item in record.committee.items():
+            self.ledger.extend(_committee_entries(record, client, item))
         self.ledger.add(Entry(round=record.round, client=SERVER, phase="open", measured_s=record.open_s))
         if self._evaluate_s:
             self.ledger.add(Entry(round=record.round, client=SERVER, phase="evaluate", measured_s=self._evaluate_s))
@@ -125,13 +125,13 @@ class Recorder:
         return RoundEnd(
             round=record.round,
             rounds=record.rounds,
-            metrics=record.metrics,
+            metrics={k.removeprefix("server_"): v for k, v in record.metrics.items()},
             upload_bytes=self.ledger.upload_bytes(record.round),
             download_bytes=self.ledger.download_bytes(record.round),
             seconds=record.round_s,
             sampled=len(record.nodes),
             replied=record.accepted,
-            failures=record.failures,
+            failures=[line.partition(", ")[2] for line in record.failures],
         )
 
 
@@ -183,13 +183,40 @@ def _evaluation_entries(record: RoundRecord, client: int, item: Delivered) -> li
     return entries
 
 
+def _committee_entries(record: RoundRecord, client: int, item: Delivered) -> list[Entry]:
+    """Return a committee member's work on opening the total."""
+    at, seconds = record.round, item.phases
+    received, sent = record.committee_download_bytes, item.upload_bytes
+    return [
+        Entry(
+            round=at, client=client, phase="download", wire_bytes=received, measured_s=seconds.get("download_s", 0.0)
+        ),
+        Entry(
+            round=at,
+            client=client,
+            phase="open",
+            measured_s=seconds.get("open_s", 0.0),
+            outcome=outcome(item),
+            reason=item.error,
+        ),
+        Entry(
+            round=at,
+            client=client,
+            phase="upload",
+            logical_bytes=item.sealed_bytes,
+            wire_bytes=sent,
+            measured_s=seconds.get("upload_s", 0.0),
+        ),
+    ]
+
+
 def _turns(record: RoundRecord) -> list[ClientRound]:
     """Return each client's whole turn, training and evaluation together."""
     turns = []
     pending = dict(record.evaluated)
     for node, item in record.pairs():
-        also = pending.pop(node.partition_id, None)
-        seconds = item.phases.get("round_s", 0.0) + (also.phases.get("round_s", 0.0) if also else 0.0)
+        also = pending.pop(node.partition_id, None), record.committee.get(node.partition_id)
+        seconds = sum(i.phases.get("round_s", 0.0) for i in (item, *also) if i is not None)
         turns.append(
             ClientRound(record.round, node.partition_id, seconds, item.num_examples, outcome(item), item.error)
         )

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flwr.app.user_config import UserConfig
+
 from fedsim import errors
 from fedsim.config import RunConfig, load_config, to_run_config, with_values
 from fedsim.events import NullObserver, Observer
 from fedsim.measure.runfolder import RunFolder
-from fedsim.measure.summary import summarize
+from fedsim.measure.runs import load_run
+from fedsim.measure.summary import rows, summarize
 from fedsim.server_app import Outcome, folder_path, open_folder, serve_in
+from fedsim.simulation.grid import SimulationGrid
 from fedsim.site import Site, site_of
 from strategies.records import NamedArrays, model_from_bytes
 
@@ -79,8 +83,15 @@ def run(config: RunConfig, observer: Observer, *, resume: bool = False) -> RunRe
     finally:
         report = _report(folder, config)
     result = RunResult(folder.path, outcome.metrics, outcome.state, outcome.weights_sha256, engine, report)
-    observer.finished({**summarize(folder.path), "folder": str(folder.path), "report": str(report or "")})
+    observer.finished(_summary(result))
     return result
+
+
+def _summary(result: RunResult) -> dict[str, Any]:
+    """Return the run in a few lines, for those who watch."""
+    lines = {label: values[0] for label, values in rows([summarize(load_run(result.folder))])}
+    paths = {"folder": str(result.folder), "report": str(result.report or "none")}
+    return {**lines, "engine": result.engine, "weights sha256": result.weights_sha256 or "held by the clients", **paths}
 
 
 def _named(config: RunConfig) -> RunConfig:
@@ -132,22 +143,26 @@ def _run_on(engine: str, folder: RunFolder, site: Site, observer: Observer, resu
         return serve_in(folder, grid, site, observer, resume=resume)
 
 
-def _grid(engine: str, site: Site) -> Any:
+def _grid(engine: str, site: Site) -> SimulationGrid:
     config = site.config
-    common = {
-        "node_configs": [{} for _ in range(config.federation.num_clients)],
-        "run_config": to_run_config(config),
-        "seed": config.seed,
-        "threads": config.engine.threads_per_worker,
-    }
+    configs: list[UserConfig] = [{} for _ in range(config.federation.num_clients)]
+    run_config, threads = to_run_config(config), config.engine.threads_per_worker
     if engine == "inline":
         from fedsim.client_app import app
         from fedsim.simulation.inline import InlineGrid
 
-        return InlineGrid(app, **common)
+        return InlineGrid(app, node_configs=configs, run_config=run_config, seed=config.seed, threads=threads)
     from fedsim.simulation.ray_grid import RayGrid
 
-    return RayGrid("fedsim.client_app:app", workers=config.engine.workers, address=config.engine.ray_address, **common)
+    return RayGrid(
+        "fedsim.client_app:app",
+        node_configs=configs,
+        run_config=run_config,
+        seed=config.seed,
+        threads=threads,
+        workers=config.engine.workers or os.cpu_count() or 1,
+        address=config.engine.ray_address,
+    )
 
 
 def _run_on_flower(folder: RunFolder, site: Site) -> Outcome:

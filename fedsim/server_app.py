@@ -13,13 +13,13 @@ from fedsim import errors
 from fedsim.checkpoint import Checkpoint, latest_checkpoint, save_checkpoint, weights_sha256
 from fedsim.config import RunConfig, to_toml
 from fedsim.events import NullObserver, Observer
-from fedsim.measure._files import write_json
 from fedsim.measure.runfolder import RunFolder, environment, now
-from fedsim.partitions import describe_partition
+from fedsim.measure.runs import write_partition
 from fedsim.recorder import Recorder
 from fedsim.registry import server_half
 from fedsim.site import Site, site_of
 from fedsim.stock import run_stock
+from fedsim.tasks.heterogeneity import jensen_shannon, label_emd
 from strategies.base import FederatedStrategy
 from strategies.errors import EmptyRound, StrategyError, TooFewReplies
 from strategies.nodes import Participation
@@ -116,7 +116,7 @@ def serve(folder: RunFolder, grid: Grid, site: Site, watcher: Observer, *, resum
     config = site.config
     point = latest_checkpoint(folder.checkpoints) if resume else None
     recorder = Recorder(folder, site, watcher, resumed_round=point.round if point else None)
-    write_json(folder.partition, describe_partition(site))
+    _write_partition(folder, site)
     try:
         if config.strategy.name.startswith("flwr:"):
             state, digest = run_stock(grid, site, recorder)
@@ -125,6 +125,16 @@ def serve(folder: RunFolder, grid: Grid, site: Site, watcher: Observer, *, resum
         return _run_ours(folder, grid, site, recorder, strategy, point)
     finally:
         recorder.close()
+
+
+def _write_partition(folder: RunFolder, site: Site) -> None:
+    part = site.partition
+    classes = [str(label) for label in range(part.label_histogram.shape[1])]
+    measures = {
+        "label_emd": label_emd(part.label_histogram),
+        "jensen_shannon": jensen_shannon(part.label_histogram),
+    }
+    write_partition(folder, part.sizes.tolist(), classes, part.label_histogram.tolist(), measures)
 
 
 def build_strategy(site: Site, recorder: Recorder) -> FederatedStrategy:

@@ -166,9 +166,7 @@ def copy_record(record: _Record) -> _Record:
     return cast("_Record", _rebuild(type(record), copied))
 
 
-def make_message(
-    metadata: dict[str, Any], content: RecordDict | None, error: tuple[int, str | None] | None
-) -> Message:
+def make_message(metadata: dict[str, Any], content: RecordDict | None, error: tuple[int, str | None] | None) -> Message:
     """Return a message of exactly these parts; ``metadata`` is the ``__dict__`` of a ``Metadata``."""
     meta = Metadata.__new__(Metadata)
     meta.__dict__.update(metadata)
