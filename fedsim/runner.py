@@ -11,15 +11,18 @@ from typing import Any
 from flwr.app.user_config import UserConfig
 
 from fedsim import errors
+from fedsim.checkpoint import weights_sha256
 from fedsim.config import RunConfig, load_config, to_run_config, with_values
 from fedsim.events import NullObserver, Observer
 from fedsim.measure.runfolder import RunFolder
 from fedsim.measure.runs import load_run
 from fedsim.measure.summary import rows, summarize
+from fedsim.protections import KeyRing, fresh_keys
 from fedsim.server_app import Outcome, folder_path, open_folder, serve_in
 from fedsim.simulation.grid import SimulationGrid
-from fedsim.site import Site, site_of
-from strategies.records import NamedArrays, model_from_bytes
+from fedsim.site import Site, secure_plan, server_site_of, site_of
+from strategies.client import open_model
+from strategies.records import NamedArrays, model_bytes, model_from_bytes
 
 log = logging.getLogger(__name__)
 
@@ -70,21 +73,37 @@ def run(config: RunConfig, observer: Observer, *, resume: bool = False) -> RunRe
         KeyboardInterrupt: the folder is consistent and says ``stopped``.
     """
     config = _named(config)
-    site = site_of(to_run_config(config))
+    run_config = to_run_config(config)
     if resume:
         _check_resumable(config)
-    folder = open_folder(config)
-    engine = choose_engine(site)
-    folder.update_status("running", notes={"engine": engine})
-    observer.started(config, folder.path)
-    observer.note(f"engine {engine}: {_why(config, engine)}")
-    try:
-        outcome = _run_on(engine, folder, site, observer, resume)
-    finally:
-        report = _report(folder, config)
+    sizing = site_of(run_config)
+    with fresh_keys(sizing.protection, secure_plan(sizing)) as keys:
+        folder = open_folder(config)
+        engine = choose_engine(sizing)
+        folder.update_status("running", notes={"engine": engine})
+        observer.started(config, folder.path)
+        observer.note(f"engine {engine}: {_why(config, engine)}")
+        try:
+            outcome = _run_on(engine, folder, server_site_of(run_config, keys.server), keys, observer, resume)
+            if outcome.sealed is not None:
+                outcome = _open_as_client(folder, site_of(run_config, {"keys": keys.clients or ""}), outcome)
+        finally:
+            report = _report(folder, config)
     result = RunResult(folder.path, outcome.metrics, outcome.state, outcome.weights_sha256, engine, report)
     observer.finished(_summary(result))
     return result
+
+
+def _open_as_client(folder: RunFolder, site: Site, outcome: Outcome) -> Outcome:
+    """Open the last total with the clients' key, as any client can; the model is put into ``clients/``."""
+    assert outcome.sealed is not None
+    state = open_model(outcome.sealed, site.protection, site.initial, site.buffer_names)
+    path = folder.path / "clients" / "model.safetensors"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(model_bytes(state))
+    digest = weights_sha256(state)
+    folder.update_status("finished", weights_sha256=digest)
+    return Outcome(outcome.rounds, outcome.metrics, state, digest)
 
 
 def _summary(result: RunResult) -> dict[str, Any]:
@@ -136,16 +155,17 @@ def _why(config: RunConfig, engine: str) -> str:
     return "as set" if config.engine.name == engine else "chosen by the size of the job; set engine.name to change it"
 
 
-def _run_on(engine: str, folder: RunFolder, site: Site, observer: Observer, resume: bool) -> Outcome:
+def _run_on(engine: str, folder: RunFolder, site: Site, keys: KeyRing, observer: Observer, resume: bool) -> Outcome:
     if engine == "flower":
-        return _run_on_flower(folder, site)
-    with _grid(engine, site) as grid:
+        return _run_on_flower(folder, site, keys)
+    with _grid(engine, site, keys) as grid:
         return serve_in(folder, grid, site, observer, resume=resume)
 
 
-def _grid(engine: str, site: Site) -> SimulationGrid:
+def _grid(engine: str, site: Site, keys: KeyRing) -> SimulationGrid:
     config = site.config
-    configs: list[UserConfig] = [{} for _ in range(config.federation.num_clients)]
+    own: UserConfig = {"keys": keys.clients} if keys.clients else {}
+    configs = [dict(own) for _ in range(config.federation.num_clients)]
     run_config, threads = to_run_config(config), config.engine.threads_per_worker
     if engine == "inline":
         from fedsim.client_app import app
@@ -165,12 +185,12 @@ def _grid(engine: str, site: Site) -> SimulationGrid:
     )
 
 
-def _run_on_flower(folder: RunFolder, site: Site) -> Outcome:
+def _run_on_flower(folder: RunFolder, site: Site, keys: KeyRing) -> Outcome:
     """Run under Flower's own engine, in processes of their own, and read the folder that they leave."""
     from fedsim.simulation.flower import run_in_flower
 
     config = site.config
-    run_in_flower(folder.path, config)
+    run_in_flower(folder.path, config, keys)
     record = folder.record()
     if record.status != "finished":
         raise errors.FedsimError(f"the run under Flower's engine {record.status}: {record.exit_reason}")

@@ -5,10 +5,10 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from flwr.app import Context
+from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from crypto.base import Budget, Plan
+from crypto.base import Budget
 from fedsim import errors
 from fedsim.checkpoint import Checkpoint, latest_checkpoint, save_checkpoint, weights_sha256
 from fedsim.config import RunConfig, to_toml
@@ -17,13 +17,12 @@ from fedsim.measure.runfolder import RunFolder, environment, now
 from fedsim.measure.runs import write_partition
 from fedsim.recorder import Recorder
 from fedsim.registry import server_half
-from fedsim.site import Site, site_of
+from fedsim.site import Site, buffer_rule, secure_plan, server_site_of
 from fedsim.stock import run_stock
 from fedsim.tasks.heterogeneity import jensen_shannon, label_emd
 from strategies.base import FederatedStrategy
 from strategies.errors import EmptyRound, StrategyError, TooFewReplies
 from strategies.nodes import Participation
-from strategies.plan import BufferRule
 from strategies.records import NamedArrays, model_bytes, model_record
 
 log = logging.getLogger(__name__)
@@ -43,18 +42,20 @@ class Outcome:
         metrics: of that round.
         state: the final model; ``None`` where only clients can open it.
         weights_sha256: of the final model, empty without one.
+        sealed: what the server would send next, where only clients can open it.
     """
 
     rounds: int
     metrics: dict[str, float]
     state: NamedArrays | None
     weights_sha256: str
+    sealed: RecordDict | None = None
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Serve a run under Flower's engine or in deployment; the run's folder is named by the settings."""
-    site = site_of(context.run_config)
+    site = server_site_of(context.run_config)
     folder = open_folder(site.config)
     serve_in(folder, grid, site, NullObserver())
 
@@ -151,7 +152,7 @@ def build_strategy(site: Site, recorder: Recorder) -> FederatedStrategy:
         ),
         protection=site.protection,
         weighting=federation.weighting,
-        buffers=BufferRule(mode=federation.buffers, names=site.buffer_names),
+        buffers=buffer_rule(site),
         seed=site.config.seed,
         evaluate_fraction=federation.client_evaluation_fraction,
         evaluate_every=federation.evaluate_every,
@@ -171,7 +172,7 @@ def _run_ours(
     if point is not None:
         strategy.load_state_dict(point.strategy)
     initial = point.state if point else site.initial
-    _note_budget(folder, site, strategy)
+    _note_budget(folder, site)
     first = point.round + 1 if point else 1
     try:
         strategy.start(
@@ -184,8 +185,10 @@ def _run_ours(
     except BaseException:
         _save_last_good(folder, site, strategy, recorder)
         raise
-    opened = strategy.sealed is None and strategy.state is not None
-    return finish(folder, strategy.state if opened else None, site.config.federation.rounds, recorder.last)
+    rounds = site.config.federation.rounds
+    if strategy.sealed is not None:
+        return Outcome(rounds, recorder.last, None, "", strategy.message_content(rounds))
+    return finish(folder, strategy.state, rounds, recorder.last)
 
 
 def _save_last_good(folder: RunFolder, site: Site, strategy: FederatedStrategy, recorder: Recorder) -> None:
@@ -202,12 +205,10 @@ def finish(folder: RunFolder, state: NamedArrays | None, rounds: int, metrics: d
     return Outcome(rounds, metrics, state, weights_sha256(state))
 
 
-def _note_budget(folder: RunFolder, site: Site, strategy: FederatedStrategy) -> None:
+def _note_budget(folder: RunFolder, site: Site) -> None:
     """Write what the protection costs and guarantees, before round 1; refuses what does not fit."""
     federation = site.config.federation
-    layout = strategy.buffers.travelling(site.initial.layout)
-    plan = Plan(length=layout.length, clients=federation.sampled, bound=site.protection.bound)
-    budget: Budget = site.protection.secure_sum(plan).budget
+    budget: Budget = site.protection.secure_sum(secure_plan(site)).budget
     values = {k: v if v == v and abs(v) != float("inf") else str(v) for k, v in dataclasses.asdict(budget).items()}
     folder.update_status(
         "running",

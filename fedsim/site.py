@@ -14,13 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from crypto.base import Plan
+from crypto.keys import CLIENTS, SERVER
 from fedsim.config import RunConfig, from_run_config
-from fedsim.registry import client_half, protection_of
+from fedsim.protections import protection_of
+from fedsim.registry import client_half, server_half
 from fedsim.tasks.data import Dataset, load_dataset
 from fedsim.tasks.models import build_model
 from fedsim.tasks.partition import Partition, partition, scheme_options
 from fedsim.tasks.training import TrainConfig, as_inputs, flops_per_example
 from strategies.client import ClientHalf
+from strategies.plan import BufferRule
 from strategies.protection import Protection
 from strategies.records import NamedArrays
 from strategies.state import buffer_names, state_arrays, state_dtypes
@@ -37,10 +41,12 @@ class Site:
     Attributes:
         config: the settings.
         keys: folder of this party's keys, where the protection has any.
+        role: ``clients`` or ``server``.
     """
 
     config: RunConfig
     keys: str | None = None
+    role: str = CLIENTS
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -92,7 +98,7 @@ class Site:
     @cached_property
     def protection(self) -> Protection:
         """The run's secure sum, as the strategies see it."""
-        return protection_of(self.config, self.keys)
+        return protection_of(self.config, self.keys, self.role)
 
     @cached_property
     def half(self) -> ClientHalf:
@@ -159,17 +165,38 @@ def read_state(model: nn.Module) -> NamedArrays:
     return NamedArrays(state_arrays(model), dtypes)
 
 
+def secure_plan(site: Site) -> Plan:
+    """Return what the run will ask of its secure sum, known before round 1."""
+    federation = site.config.federation
+    strategy = server_half(site.config, protection=site.protection, buffers=buffer_rule(site))
+    return Plan(
+        length=strategy.longest(site.initial.layout).length, clients=federation.sampled, bound=site.protection.bound
+    )
+
+
+def buffer_rule(site: Site) -> BufferRule:
+    """Return the run's rule for untrained state."""
+    return BufferRule(mode=site.config.federation.buffers, names=site.buffer_names)
+
+
 def site_of(run_config: Mapping[str, Scalar], node_config: Mapping[str, Scalar] | None = None) -> Site:
-    """Return the process's site for these settings; the last few are kept.
+    """Return the process's site for a client; the last few are kept.
 
     Args:
         run_config: as :func:`fedsim.config.to_run_config` makes it.
         node_config: a client's own; ``keys`` names the folder of its keys, otherwise FEDSIM_KEYS does.
     """
     keys = (node_config or {}).get("keys") or os.environ.get("FEDSIM_KEYS")
-    return _site(tuple(sorted(run_config.items())), str(keys) if keys else None)
+    return _site(tuple(sorted(run_config.items())), str(keys) if keys else None, CLIENTS)
+
+
+def server_site_of(run_config: Mapping[str, Scalar], keys: str | None = None) -> Site:
+    """Return the process's site for the server; `keys`, else FEDSIM_SERVER_KEYS, names its folder of public keys."""
+    keys = keys or os.environ.get("FEDSIM_SERVER_KEYS")
+    # Without keys the two sides see the same, and one model serves both.
+    return _site(tuple(sorted(run_config.items())), keys, SERVER if keys else CLIENTS)
 
 
 @lru_cache(maxsize=4)
-def _site(items: tuple[tuple[str, Scalar], ...], keys: str | None) -> Site:
-    return Site(from_run_config(dict(items)), keys)
+def _site(items: tuple[tuple[str, Scalar], ...], keys: str | None, role: str) -> Site:
+    return Site(from_run_config(dict(items)), keys, role)

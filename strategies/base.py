@@ -288,6 +288,11 @@ class FederatedStrategy(Strategy):
             content["model"] = model_record(self.state)
         return content
 
+    def message_content(self, server_round: int) -> RecordDict:
+        """Return what a client is sent after this round: the model, or the last sealed total, and a plan."""
+        plan, _ = self._plan(server_round, server_round, [])
+        return self._content(plan, None)
+
     @staticmethod
     def _messages(content: RecordDict, nodes: list[Node], kind: str, server_round: int) -> list[Message]:
         group = str(server_round)
@@ -297,9 +302,10 @@ class FederatedStrategy(Strategy):
         """Send the messages and fold what comes back, chunk by chunk in order."""
         if self._secure_plan is None:
             raise RuntimeError("begin() must come first")
-        secure = self.protection.secure_sum(self._secure_plan)
+        public = self.protection.public(self._secure_plan)
+        secure = public.secure_sum(self._secure_plan)
         totals = Totals([secure.adder(tag) for _ in range(secure.aggregators)])
-        reducer = ChunkSum(self.protection, self._secure_plan, tag)
+        reducer = ChunkSum(public, self._secure_plan, tag)
         batches = chunked(messages, self.chunk or chunk_size(len(messages)))
         nodes = iter(record.nodes)
         for replies in in_order(stream(grid, batches, timeout=timeout, reducer=reducer)):

@@ -5,7 +5,8 @@ The description names a secure sum of :mod:`crypto` and its options, never a key
 """
 
 import importlib
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from crypto.base import Opener, Plan, Sealer, Tag
 from crypto.keys import CLIENTS, KeyBundle, KeyedSum, committee, load_key
 from strategies.protection import OpenedBy, Protection
 
-Option = str | int | float | bool | None | tuple[int, ...]
+Option = Hashable
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class KeyedProtection(Protection):
         members: size of the committee; its member m is the client of partition m.
         keys: folder of this party's keys; ``None`` where none is needed (sizing).
         role: whose keys to take for public material: ``server`` or ``clients``.
+        key_id: the key's id, where it is known without any file.
     """
 
     scheme_name: str
@@ -44,6 +46,7 @@ class KeyedProtection(Protection):
     members: int = 0
     keys: str | None = None
     role: str = CLIENTS
+    key_id: bytes | None = None
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -66,8 +69,15 @@ class KeyedProtection(Protection):
 
     def secure_sum(self, plan: Plan) -> KeyedSum:
         """See :meth:`~strategies.protection.Protection.secure_sum`; bound to this party's key id where it has keys."""
-        scheme = self.describe(plan)
-        return scheme if self.keys is None else _bound(self, plan)
+        if self.key_id is not None:
+            return self.describe(plan).with_key(self.key_id)
+        return self.describe(plan) if self.keys is None else _bound(self, plan)
+
+    def public(self, plan: Plan) -> "KeyedProtection":
+        """See :meth:`~strategies.protection.Protection.public`."""
+        if self.keys is None:
+            return self
+        return replace(self, keys=None, key_id=_bound(self, plan).key_id)
 
     def sealer(self, plan: Plan) -> Sealer:
         """See :meth:`~strategies.protection.Protection.sealer`."""

@@ -50,6 +50,10 @@ class Protection(ABC):
             BackendUnavailable: the library does not load here.
         """
 
+    def public(self, plan: Plan) -> "Protection":
+        """Return the description as aggregators anywhere need it, independent of this party's files."""
+        return self
+
     @abstractmethod
     def sealer(self, plan: Plan) -> Sealer:
         """Return the client's role; finds its key material itself."""
