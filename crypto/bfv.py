@@ -42,6 +42,9 @@ LARGEST_ERROR = 21
 #: A narrower q makes no shorter ciphertext: SEAL writes 64-bit words, and these compress to 4 bytes at best.
 LEAST_MODULUS_BITS = 32
 
+#: Bits of one value, sign included, unless told otherwise.
+VALUE_BITS = 22
+
 #: SEAL's largest plain modulus and coefficient prime.
 MAX_PRIME_BITS = 60
 

@@ -63,7 +63,7 @@ class BfvSum(SealedSum):
         self,
         plan: Plan,
         *,
-        value_bits: int = 22,
+        value_bits: int = bfv.VALUE_BITS,
         mode: Mode = "symmetric",
         stochastic: bool = True,
         ring: int | None = None,
