@@ -3,7 +3,7 @@
 ``isa`` names the instruction set (see :func:`isas`); empty means the default, which is resolved once.
 """
 
-from numpy import uint8, uint32
+from numpy import int64, uint8, uint32
 from numpy.typing import NDArray
 
 def isa() -> str:
@@ -112,3 +112,10 @@ def dpf_expand_tree(
     isa: str = "",
 ) -> None:
     """Write the leaf seeds (16 bytes each) and control bits of group number `which`."""
+
+def discrete_gaussian(key: bytes, variance: int, out: NDArray[int64], threads: int = 1, isa: str = "") -> None:
+    """Fill `out` with exact discrete Gaussian samples; the same for any number of threads.
+
+    Raises:
+        ValueError: the key is not 16 bytes, or the variance outside [1, 2^56].
+    """

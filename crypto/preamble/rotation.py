@@ -1,0 +1,111 @@
+"""Public random rotation of a round: spreads a vector evenly, so that no block is much longer than the others.
+
+``R = H diag(signs) P / sqrt(D)``: zero-pad to a power of two D, permute, flip signs, Hadamard transform. The seed is
+public and fresh per round; privacy never depends on it, only the share of clipped blocks does. The permutation is
+needed: with signs and Hadamard alone a vector supported on one residue modulo the block size keeps uneven blocks.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crypto.errors import InputError
+
+SEED_BYTES = 16
+
+# Separates this use of SHAKE-256 from any other; "/1" is the version.
+_DOMAIN = b"preamble-rotation/1"
+# A 64 x 64 Hadamard matrix a pass keeps the work in matrix products over cache lines.
+_RADIX = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rotation:
+    """An orthogonal map from R^length into R^padded and its inverse.
+
+    Attributes:
+        signs: shape ``(length,)``, float32, each +1 or -1.
+        order: shape ``(length,)``, int64: coordinate i moves to ``order[i]``; distinct, below `padded`.
+
+    Example:
+        >>> rotation = Rotation.from_seed(bytes(16), 3)
+        >>> bool(np.allclose(rotation.undo(rotation.apply(np.ones(3))), 1))
+        True
+    """
+
+    signs: NDArray[np.float32]
+    order: NDArray[np.int64]
+
+    @classmethod
+    def from_seed(cls, seed: bytes, length: int) -> "Rotation":
+        """Return the rotation that a 16-byte public seed stands for, the same on every machine.
+
+        Raises:
+            InputError: the seed is not 16 bytes or the length not positive.
+        """
+        if len(seed) != SEED_BYTES or length < 1:
+            raise InputError(f"seed of {len(seed)} bytes, length {length}: must be {SEED_BYTES} bytes and at least 1")
+        padded = padded_length(length)
+        stream = hashlib.shake_256(_DOMAIN + seed).digest(8 * padded + -(-length // 8))
+        keys = np.frombuffer(stream, "<u8", padded)
+        bits = np.unpackbits(np.frombuffer(stream, np.uint8, offset=8 * padded), count=length)
+        # Sorting random keys permutes uniformly but for ties, whose probability is below padded^2 / 2^65.
+        order = np.argsort(keys, kind="stable")[:length]
+        return cls((1 - 2 * bits.astype(np.int8)).astype(np.float32), order)
+
+    @property
+    def length(self) -> int:
+        """Number of coordinates before the rotation."""
+        return self.signs.size
+
+    @property
+    def padded(self) -> int:
+        """Number of coordinates after it: the next power of two."""
+        return padded_length(self.length)
+
+    def apply(self, vector: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return R v, shape ``(padded,)``, in the vector's dtype; the norm is kept."""
+        self._check(vector, self.length)
+        spread = np.zeros(self.padded, vector.dtype)
+        spread[self.order] = vector * self.signs.astype(vector.dtype)
+        return hadamard(spread)
+
+    def undo(self, rotated: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return the transpose of R times a vector of shape ``(padded,)``; inverts :meth:`apply`."""
+        self._check(rotated, self.padded)
+        return hadamard(rotated)[self.order] * self.signs.astype(rotated.dtype)
+
+    @staticmethod
+    def _check(vector: NDArray[np.floating], size: int) -> None:
+        if vector.shape != (size,) or vector.dtype.kind != "f":
+            raise InputError(f"vector of dtype {vector.dtype}, shape {vector.shape}: must be floats of shape ({size},)")
+
+
+def padded_length(length: int) -> int:
+    """Return the least power of two that is at least `length`."""
+    return 1 << (length - 1).bit_length()
+
+
+def hadamard(vector: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Return the orthonormal Walsh-Hadamard transform (natural order) of a vector of 2^p floats; its own inverse."""
+    size, inner = vector.size, 1
+    while inner < size:
+        radix = min(_RADIX, size // inner)
+        matrix = _hadamard_matrix(radix).astype(vector.dtype)
+        if inner == 1:
+            vector = (vector.reshape(-1, radix) @ matrix).reshape(-1)
+        else:
+            vector = np.matmul(matrix, vector.reshape(-1, radix, inner)).reshape(-1)
+        inner *= radix
+    return vector
+
+
+@lru_cache(maxsize=8)
+def _hadamard_matrix(size: int) -> NDArray[np.float64]:
+    matrix = np.ones((1, 1))
+    while matrix.shape[0] < size:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]]) / np.sqrt(2)
+    return matrix
