@@ -1,4 +1,4 @@
-"""One-block proofs: honest reports pass, several blocks or two public shares do not; each defence is shown to matter."""
+"""One-block proofs: honest reports pass, several blocks or two public shares do not; each defence is seen to matter."""
 
 from dataclasses import replace
 
@@ -102,7 +102,9 @@ def test_equal_seeds_are_refused_because_the_hash_covers_the_control_bit(monkeyp
     assert verdicts([pair]) == [False]
     covered = reference.leaf_hash
     assert reference.prove(pair[0], 0) != reference.prove(pair[1], 1)
-    monkeypatch.setattr(reference, "leaf_hash", lambda binding, group, index, seed, bit: covered(binding, group, index, seed, 0))
+    monkeypatch.setattr(
+        reference, "leaf_hash", lambda binding, group, index, seed, bit: covered(binding, group, index, seed, 0)
+    )
     assert reference.prove(pair[0], 0) == reference.prove(pair[1], 1), "without the bit the attack passes"
 
 
