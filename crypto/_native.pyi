@@ -33,13 +33,6 @@ def aes_stream(key: bytes, counter: bytes, out: NDArray[uint8], isa: str = "") -
         ValueError: key or counter is not 16 bytes, or `out` is not whole blocks.
     """
 
-def discrete_gaussian(key: bytes, variance: int, out: NDArray[int64], threads: int = 1, isa: str = "") -> None:
-    """Fill `out` with exact discrete Gaussian samples; the same for any number of threads.
-
-    Raises:
-        ValueError: the key is not 16 bytes, or the variance outside [1, 2^56].
-    """
-
 def blake2b(data: bytes, digest_bytes: int, person: str) -> bytes:
     """Return what ``hashlib.blake2b(data, digest_size=digest_bytes, person=person)`` gives; for tests."""
 
@@ -119,3 +112,10 @@ def dpf_expand_tree(
     isa: str = "",
 ) -> None:
     """Write the leaf seeds (16 bytes each) and control bits of group number `which`."""
+
+def discrete_gaussian(key: bytes, variance: int, out: NDArray[int64], threads: int = 1, isa: str = "") -> None:
+    """Fill `out` with exact discrete Gaussian samples; the same for any number of threads.
+
+    Raises:
+        ValueError: the key is not 16 bytes, or the variance outside [1, 2^56].
+    """

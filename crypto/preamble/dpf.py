@@ -279,6 +279,14 @@ def prove(shape: Shape, server: int, reports: Sequence[Report], threads: int = 1
     return [proofs[i : i + PROOF_BYTES] for i in range(0, len(proofs), PROOF_BYTES)]
 
 
+def add_words(group: Group, a: Words, b: Words) -> Words:
+    """Return a + b in the group, elementwise; words of the field must be below p."""
+    total = np.add(a, b)
+    if group is not Group.FIELD64:
+        return total
+    return np.where((total < a) | (total >= np.uint64(PRIME)), total - np.uint64(PRIME), total)
+
+
 def unshard(shape: Shape, total0: Words, total1: Words) -> Words:
     """Return the sum of all vectors, shape ``(k, t, B)``: server 0's total minus server 1's."""
     if shape.group is not Group.FIELD64:

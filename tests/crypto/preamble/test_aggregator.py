@@ -1,0 +1,279 @@
+"""Two servers end to end: exact sums without noise, the predicted error with it, and what each party refuses."""
+
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from crypto import wire as frames
+from crypto.base import Plan, Tag
+from crypto.errors import BudgetExceeded, EmptySum, InputError, KeyMismatch, LayoutMismatch, ReplayError, WireError
+from crypto.preamble import wire
+from crypto.preamble.aggregator import AlreadyReleased, HelperAdder, LeaderAdder
+from crypto.preamble.dpf import Group
+from crypto.preamble.noise import NoNoiseForTests
+from crypto.preamble.scheme import Parameters, PreambleSum
+
+KEY = X25519PrivateKey.from_private_bytes(bytes(range(32)))
+RUN = b"r" * 16
+TAG = Tag(round=2, layout_hash=b"l" * 16, length=300)
+PARAMETERS = Parameters(norm_bound=1.0, block_size=8, groups=4, sigma=0.01, fraction_bits=16, batch=8)
+
+
+def scheme(length: int = 300, clients: int = 50, **changes: Any) -> PreambleSum:
+    return PreambleSum(
+        Plan(length=length, clients=clients, bound=1.0),
+        replace(PARAMETERS, **changes),
+        helper_key=KEY.public_key().public_bytes_raw(),
+        run=RUN,
+    )
+
+
+def servers(secure_sum: PreambleSum, tag: Tag = TAG) -> tuple[LeaderAdder, HelperAdder]:
+    return secure_sum.leader(tag, NoNoiseForTests()), secure_sum.helper(tag, KEY, NoNoiseForTests())
+
+
+def settle(leader: LeaderAdder, helper: HelperAdder) -> int:
+    proofs = leader.verify_init(), helper.verify_init()
+    mine, theirs = leader.settle(proofs[1]), helper.settle(proofs[0])
+    assert mine.accepted == theirs.accepted
+    return len(mine.accepted)
+
+
+def vector(rng: np.random.Generator, length: int = 300) -> np.ndarray:
+    v = rng.normal(size=length)
+    return v / np.linalg.norm(v)
+
+
+@pytest.mark.parametrize("group", Group)
+@pytest.mark.parametrize("length", [1, 31, 32, 33, 300])
+def test_the_opened_sum_is_the_sum_of_the_chosen_blocks_exactly(group: Group, length: int) -> None:
+    rng = np.random.default_rng(length)
+    secure_sum, tag = scheme(length, group=group, fraction_bits=12), replace(TAG, length=length)
+    sampler, sealer = secure_sum.sampler(tag), secure_sum.sealer(rng.bytes)
+    leader, helper = servers(secure_sum, tag)
+    sent = np.zeros(sampler.shape.padded_length, np.int64)
+    for _ in range(5):
+        selection = sampler.select(vector(rng, length), rng.bytes)
+        sampler.scatter(selection, sent)
+        parts = wire.encode(sealer.shard(selection, tag), KEY.public_key())
+        header = secure_sum.header(tag)
+        framed = [frames.encode(header, frames.PART, 1, part) for part in (parts.leader, parts.helper)]
+        helper.add(leader.add_and_relay(*framed))
+    assert settle(leader, helper) == 5 == leader.count == helper.count
+    opened = secure_sum.opener().open([leader.total(), helper.total()], tag)
+    assert np.array_equal(opened, sampler.decode(sent))
+
+
+def test_sealed_parts_are_exactly_as_long_as_the_budget_says() -> None:
+    for group in Group:
+        secure_sum = scheme(group=group)
+        parts = secure_sum.sealer().seal(vector(np.random.default_rng(1)).astype(np.float32), TAG)
+        assert len(parts) == secure_sum.aggregators == 2
+        assert sum(len(p) for p in parts) == secure_sum.budget.upload_bytes
+        assert sum(len(server.total()) for server in filled(secure_sum)) == secure_sum.budget.download_bytes
+
+
+def filled(secure_sum: PreambleSum, clients: int = 3, tag: Tag = TAG) -> tuple[LeaderAdder, HelperAdder]:
+    rng = np.random.default_rng(2)
+    leader, helper = servers(secure_sum, tag)
+    for _ in range(clients):
+        helper.add(leader.add_and_relay(*secure_sum.sealer().seal(vector(rng, tag.length), tag)))
+    settle(leader, helper)
+    return leader, helper
+
+
+def test_total_is_the_same_bytes_on_every_call_and_closes_the_round() -> None:
+    secure_sum = scheme()
+    leader, helper = secure_sum.leader(TAG), secure_sum.helper(TAG, KEY)
+    for _ in range(2):
+        helper.add(leader.add_and_relay(*secure_sum.sealer().seal(vector(np.random.default_rng(3)), TAG)))
+    settle(leader, helper)
+    assert leader.total() == leader.total()
+    with pytest.raises(AlreadyReleased, match="open a new round"):
+        leader.add(secure_sum.sealer().seal(vector(np.random.default_rng(3)), TAG)[0])
+    with pytest.raises(AlreadyReleased, match="open a new round"):
+        leader.settle(b"")
+
+
+def test_each_server_adds_its_own_noise() -> None:
+    secure_sum = scheme(clients=4, sigma=1.0)
+    errors = []
+    for _ in range(6):
+        leader, helper = secure_sum.leader(TAG), secure_sum.helper(TAG, KEY)
+        for _ in range(2):
+            helper.add(leader.add_and_relay(*secure_sum.sealer().seal(np.zeros(300), TAG)))
+        settle(leader, helper)
+        errors.append(secure_sum.opener().open([leader.total(), helper.total()], TAG))
+    spread = np.concatenate(errors)
+    assert abs(np.sqrt(np.mean(spread**2)) / np.sqrt(2) - 1) < 5 / np.sqrt(2 * spread.size)
+
+
+def test_a_tampered_report_is_dropped_by_both_and_the_rest_counts() -> None:
+    secure_sum = scheme()
+    rng = np.random.default_rng(4)
+    leader, helper = servers(secure_sum)
+    sealer, sampler = secure_sum.sealer(rng.bytes), secure_sum.sampler(TAG)
+    for bad in (False, True, False):
+        reports = sealer.shard(sampler.select(vector(rng), rng.bytes), TAG)
+        if bad:  # the client lies about a seed correction, consistently towards both
+            body = bytearray(reports[0].body)
+            body[1] ^= 1
+            reports = replace(reports[0], body=bytes(body)), replace(reports[1], body=bytes(body))
+        parts = wire.encode(reports, KEY.public_key())
+        framed = [frames.encode(secure_sum.header(TAG), frames.PART, 1, p) for p in (parts.leader, parts.helper)]
+        helper.add(leader.add_and_relay(*framed))
+    proofs = leader.verify_init(), helper.verify_init()
+    mine, theirs = leader.settle(proofs[1]), helper.settle(proofs[0])
+    assert mine == theirs and len(mine.accepted) == 2 and len(mine.rejected) == 1
+    assert leader.count == helper.count == 2
+    secure_sum.opener().open([leader.total(), helper.total()], TAG)
+
+
+def test_a_report_that_only_one_server_has_is_dropped() -> None:
+    secure_sum = scheme()
+    leader, helper = servers(secure_sum)
+    parts = [secure_sum.sealer().seal(vector(np.random.default_rng(i)), TAG) for i in range(3)]
+    for i, pair in enumerate(parts):
+        relayed = leader.add_and_relay(*pair)
+        if i != 1:
+            helper.add(relayed)
+    assert settle(leader, helper) == 2
+
+
+def test_replays_are_refused_within_and_across_batches() -> None:
+    secure_sum = scheme()
+    leader, helper = servers(secure_sum)
+    parts = secure_sum.sealer().seal(vector(np.random.default_rng(5)), TAG)
+    relayed = leader.add_and_relay(*parts)
+    helper.add(relayed)
+    for _ in range(2):
+        with pytest.raises(ReplayError, match="counts once"):
+            leader.add_and_relay(*parts)
+        with pytest.raises(ReplayError, match="counts once"):
+            helper.add(relayed)
+        assert settle(leader, helper) in (0, 1)
+    assert leader.count == helper.count == 1
+
+
+def test_other_rounds_layouts_and_runs_are_refused() -> None:
+    secure_sum = scheme()
+    part = secure_sum.sealer().seal(vector(np.random.default_rng(6)), TAG)[0]
+    for tag, error in ((replace(TAG, round=3), ReplayError), (replace(TAG, layout_hash=b"m" * 16), LayoutMismatch)):
+        with pytest.raises(error):
+            secure_sum.leader(tag).add(part)
+    other = PreambleSum(secure_sum.plan, PARAMETERS, helper_key=secure_sum.helper_key, run=b"q" * 16)
+    with pytest.raises(KeyMismatch):
+        other.leader(TAG).add(part)
+
+
+def test_the_helper_wants_the_pinned_key_and_the_leaders_relay() -> None:
+    secure_sum = scheme()
+    with pytest.raises(KeyMismatch, match="pinned public key"):
+        secure_sum.helper(TAG, X25519PrivateKey.generate())
+    leader, helper = servers(secure_sum)
+    parts = secure_sum.sealer().seal(vector(np.random.default_rng(7)), TAG)
+    with pytest.raises(WireError):
+        helper.add(parts[1])
+    with pytest.raises(WireError):
+        leader.add_and_relay(parts[0], parts[0])
+    assert leader.waiting == 0, "a bad helper part must not count the leader part"
+    leader.add_and_relay(*parts)
+
+
+def test_small_cohorts_and_open_batches_are_not_released() -> None:
+    secure_sum = scheme(minimum_cohort=3)
+    leader, helper = servers(secure_sum)
+    with pytest.raises(EmptySum, match="no reports"):
+        leader.total()
+    for i in range(2):
+        helper.add(leader.add_and_relay(*secure_sum.sealer().seal(vector(np.random.default_rng(i)), TAG)))
+    with pytest.raises(BudgetExceeded, match="2 reports wait"):
+        helper.total()
+    settle(leader, helper)
+    with pytest.raises(BudgetExceeded, match="cohort of 2 reports: fewer than 3"):
+        helper.total()
+
+
+def test_a_full_batch_must_be_settled_first() -> None:
+    secure_sum = scheme(batch=1)
+    leader, helper = servers(secure_sum)
+    parts = [secure_sum.sealer().seal(vector(np.random.default_rng(i)), TAG) for i in range(2)]
+    helper.add(leader.add_and_relay(*parts[0]))
+    with pytest.raises(BudgetExceeded, match="settle the batch"):
+        leader.add_and_relay(*parts[1])
+    settle(leader, helper)
+    helper.add(leader.add_and_relay(*parts[1]))
+    assert settle(leader, helper) == 1 and leader.count == 2
+
+
+def test_totals_of_different_cohorts_do_not_open() -> None:
+    secure_sum = scheme()
+    first, second = filled(secure_sum), filled(secure_sum)
+    with pytest.raises(WireError, match="different cohorts"):
+        secure_sum.opener().open([first[0].total(), second[1].total()], TAG)
+    with pytest.raises(WireError, match="1 totals"):
+        secure_sum.opener().open([first[0].total()], TAG)
+
+
+def test_totals_do_not_merge_and_bad_proof_lists_settle_nothing() -> None:
+    secure_sum = scheme()
+    leader, helper = servers(secure_sum)
+    helper.add(leader.add_and_relay(*secure_sum.sealer().seal(vector(np.random.default_rng(8)), TAG)))
+    with pytest.raises(WireError, match="do not merge"):
+        leader.merge(b"x")
+    with pytest.raises(WireError, match="must be 48 for each report"):
+        leader.settle(b"x")
+    assert settle(leader, helper) == 1
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_vector_that_is_not_finite_is_refused(bad: float) -> None:
+    v = np.zeros(300)
+    v[7] = bad
+    with pytest.raises(InputError, match="coordinate 7"):
+        scheme().sealer().seal(v, TAG)
+
+
+def test_a_plan_that_could_wrap_is_refused() -> None:
+    with pytest.raises(BudgetExceeded, match="32-bit ring"):
+        scheme(clients=10**6, group=Group.Z32, fraction_bits=16)
+    with pytest.raises(InputError, match="must be at least 1"):
+        scheme(batch=0)
+
+
+def test_the_description_is_picklable_and_holds_no_secret() -> None:
+    data = pickle.dumps(scheme())
+    assert KEY.private_bytes_raw() not in data
+    assert pickle.loads(data).task(TAG) == scheme().task(TAG)
+
+
+def test_error_of_a_thousand_clients_is_the_predicted_one() -> None:
+    rng = np.random.default_rng(9)
+    length, clients = 2**14, 1000
+    parameters = Parameters(
+        norm_bound=1.0, block_size=256, groups=8, sigma=0.5, fraction_bits=20, clip_factor=1.25, batch=250
+    )
+    secure_sum = PreambleSum(
+        Plan(length=length, clients=clients, bound=1.0),
+        parameters,
+        helper_key=KEY.public_key().public_bytes_raw(),
+        run=RUN,
+    )
+    tag = Tag(round=0, layout_hash=bytes(16), length=length)
+    leader, helper = secure_sum.leader(tag), secure_sum.helper(tag, KEY)
+    sealer, total = secure_sum.sealer(), np.zeros(length)
+    for _ in range(clients):
+        v = vector(rng, length)
+        total += v
+        helper.add(leader.add_and_relay(*sealer.seal(v, tag)))
+        if leader.waiting == parameters.batch:
+            assert settle(leader, helper) == 250
+    opened = secure_sum.opener().open([leader.total(), helper.total()], tag)
+    blocks = secure_sum.shape(tag).blocks
+    predicted = 2 * parameters.sigma**2 * length + clients * (blocks - 1)
+    assert abs(np.sum((opened - total) ** 2) / predicted - 1) < 0.05
+    assert np.abs(opened - total).max() < secure_sum.budget.error_bound
