@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
@@ -49,6 +50,21 @@ class Kind(StrEnum):
     MODELS = "models"
     STRATEGIES = "strategies"
     PROTECTIONS = "protections"
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"fedsim {metadata.version('fedsim')}")
+        raise typer.Exit(OK)
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()

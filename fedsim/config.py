@@ -65,7 +65,7 @@ class RunConfig(Settings):
         ConfigError: with all problems of all sections and of their combinations.
     """
 
-    def __init__(self, **data: Any) -> None:
+    def __init__(self, /, **data: Any) -> None:
         given = implied({name: _plain(value) for name, value in data.items()})
         try:
             super().__init__(**given)

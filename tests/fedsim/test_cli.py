@@ -227,6 +227,11 @@ def test_report_names_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     assert call("report", "runs/a", "runs/b").stdout == "report: runs/a/report.html\n"
 
 
+def test_shows_its_version() -> None:
+    done = call("--version")
+    assert (done.exit_code, re.fullmatch(r"fedsim \d+\.\d+\S*\n", done.stdout) is not None) == (0, True)
+
+
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys\n"

@@ -150,6 +150,7 @@ def test_message_counts_and_lists_the_problems() -> None:
         ("protection.name=ckss", "did you mean 'ckks'?"),
         ("federation.lr=0.1", "did you mean training.lr?"),
         ("zzz=1", "the sections are seed, task, model"),
+        ("self=1", "the sections are seed, task, model"),
         ("federation.zzzzzz=1", "the keys are num_clients"),
     ],
 )
@@ -438,3 +439,41 @@ def test_pickles_and_error_pickles() -> None:
         load_config(None, ["seed=-1"])
     again = pickle.loads(pickle.dumps(caught.value))
     assert (str(again), again.problems) == (str(caught.value), caught.value.problems)
+
+
+# -- whatever is given, the answer is settings or a ConfigError --
+
+junk_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=2),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+section_names = sorted({key.key.split(".")[0] for key in schema()})
+key_names = sorted({key.key.split(".")[-1] for key in schema()})
+kind_names = st.sampled_from([*STRATEGIES, *PROTECTIONS, "flwr:Krum", "flwr:", "x"])
+junk_sections = st.dictionaries(st.sampled_from(key_names) | st.text(max_size=5), junk_values | kind_names, max_size=4)
+junk_data = st.dictionaries(
+    st.sampled_from(section_names) | st.text(max_size=5), junk_sections | junk_values, max_size=4
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(junk_data)
+def test_junk_is_refused_with_keys_rules_and_remedies(data: dict[str, Any]) -> None:
+    try:
+        config = config_from_dict(data)
+    except ConfigError as error:
+        assert error.problems
+        assert all(problem.rule and problem.remedy for problem in error.problems)
+        assert len({problem.key for problem in error.problems}) <= len(error.problems)
+    else:
+        assert config_from_dict(tomllib.loads(to_toml(config))) == config
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(max_size=12) | st.sampled_from([key.key + "=1" for key in schema()]), max_size=3))
+def test_any_override_is_taken_or_refused(overrides: list[str]) -> None:
+    try:
+        load_config(None, overrides)
+    except ConfigError as error:
+        assert error.problems
