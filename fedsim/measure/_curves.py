@@ -204,7 +204,8 @@ def _key(runs: Sequence[Run], curves: Sequence[Curve], names: tuple[str, str]) -
     if len(runs) == 1:
         return ""
     seen = sorted({number for _, number, _ in curves})
-    return " " + "; ".join(f"{('Solid', 'Dashed')[number]}: {names[number]}" for number in seen) + "."
+    words = "; ".join(f"{('solid', 'dashed')[number]}: {names[number]}" for number in seen)
+    return f" {words[0].upper()}{words[1:]}."
 
 
 def _largest(many: Sequence[Series]) -> float:

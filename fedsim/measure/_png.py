@@ -1,5 +1,6 @@
 """Charts as PNG files, painted by matplotlib without a screen and without pyplot's global state."""
 
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ from fedsim.measure._chart import HEAT_LIGHT, LIGHT, Bars, Chart, Heat, Lines
 from fedsim.measure._files import atomic
 
 _DASHES = {"solid": "-", "dash": "--", "dot": ":"}
-_INCHES = (7.2, 4.2)
+_INCHES = (7.2, 4.5)
 _DPI = 130
+_NOTE_LETTERS = 125
 _INK = "#1f2933"
 _HEAT = LinearSegmentedColormap.from_list("heat", HEAT_LIGHT)
 _NAMES_UPRIGHT_UP_TO = 60
@@ -38,9 +40,10 @@ def write_png(chart: Chart, path: Path) -> None:
     axes.set_title(_safe(chart.title), loc="left", fontsize=12, fontweight="bold", color=_INK)
     axes.set_xlabel(_safe(chart.x_label), color=_INK)
     axes.set_ylabel(_safe(chart.y_label), color=_INK)
-    figure.subplots_adjust(left=0.1, right=0.84 if isinstance(chart, Bars) else 0.98, top=0.91, bottom=0.13)
+    figure.subplots_adjust(left=0.1, right=0.84 if isinstance(chart, Bars) else 0.98, top=0.91, bottom=0.18)
+    figure.text(0.1, 0.015, _safe(textwrap.fill(chart.note, _NOTE_LETTERS)), fontsize=7.5, color="#5b6675")
     if any(label.get_rotation() for label in axes.get_xticklabels()):
-        figure.subplots_adjust(bottom=0.26)
+        figure.subplots_adjust(bottom=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     with atomic(path) as file:
         figure.savefig(file, format="png", metadata={"Software": "fedsim"}, pil_kwargs={"compress_level": 4})

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from fedsim.measure import _plotly, _png, units
 from fedsim.measure._chart import DARK, HEAT_DARK, HEAT_LIGHT, LIGHT, Chart
 from fedsim.measure._files import plain_json, write_text
-from fedsim.measure.charts import charts
+from fedsim.measure.charts import MOST_SINGLE, charts
 from fedsim.measure.errors import ReportError
 from fedsim.measure.runs import Run, load_run
 from fedsim.measure.summary import LeftOut, Summary, common_target, rows, summarize
@@ -107,6 +107,7 @@ def _render(runs: Sequence[Run], drawn: Sequence[Chart], options: Options) -> st
         table=rows(summaries),
         groups=[(name, list(charts_of)) for name, charts_of in groupby(_grouped(drawn), key=lambda chart: chart.group)],
         png=options.png,
+        single_left_out=len(runs) > MOST_SINGLE,
         left_out=[_left_out(summary) for summary in summaries],
         facts=[_facts(run) for run in runs],
         differences=_differences(runs),

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from fedsim.measure.report import write_report
+from fedsim.measure.report import Options, write_report
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+NO_PNG = Options(png=False)
 BROWSER = next((found for name in NAMES if (found := shutil.which(name))), None)
 pytestmark = pytest.mark.skipif(
     BROWSER is None, reason="NO BROWSER: none of " + ", ".join(NAMES) + " is on PATH; apt-get install chromium"
@@ -44,7 +45,7 @@ def drawn(source: str) -> dict[str, int]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_figure_of_a_run_is_drawn(make_run: Callable[..., Path], tmp_path: Path, scheme: str) -> None:
-    report = write_report([make_run(rounds=4, clients=8)])
+    report = write_report([make_run(rounds=4, clients=8)], options=NO_PNG)
     flags = ["--blink-settings=preferredColorScheme=0"] if scheme == "dark" else []
     source, console = dom(report, tmp_path / "profile", *flags)
     assert console == ""
@@ -70,14 +71,14 @@ def test_every_figure_of_a_comparison_is_drawn(make_run: Callable[..., Path], tm
             reason=nasty,
         ),
     ]
-    source, console = dom(write_report(runs), tmp_path / "profile")
+    source, console = dom(write_report(runs, options=NO_PNG), tmp_path / "profile")
     assert console == ""
     marks = drawn(source)
     assert len(marks) == 15 and all(marks.values()), marks
 
 
 def test_the_check_sees_errors_and_empty_figures(make_run: Callable[..., Path], tmp_path: Path) -> None:
-    report = write_report([make_run(rounds=2, clients=3)])
+    report = write_report([make_run(rounds=2, clients=3)], options=NO_PNG)
     source = report.read_text(encoding="utf-8")
     broken = tmp_path / "broken.html"
     broken.write_text(source.replace("drawAll();\n", "throw new Error('planted');\n"), encoding="utf-8")

@@ -127,7 +127,7 @@ def test_strings_of_strangers_stay_strings(make_run: MakeRun) -> None:
     config = run / "config.toml"
     config.write_text(f"[task]\nname = '''{NASTY}'''\n")
     for folders in ([run], [run, other]):
-        page = page_of(write_report(folders))
+        page = page_of(write_report(folders, options=Options(png=folders == [run])))
         assert sum(tag == "script" for tag, _ in page.tags) == 4
         assert not [attrs for _, attrs in page.tags if "onerror" in attrs]
         assert page.text.count(NASTY) >= 3, "shown as it was written: headline, reason, exit reason"
@@ -142,7 +142,7 @@ def test_a_broken_config_is_shown_as_it_is(make_run: MakeRun) -> None:
 def test_a_run_that_just_began_can_be_reported(tmp_path: Path) -> None:
     RunFolder.create(tmp_path / "new", "", 1, {}, now())
     page = page_of(write_report([tmp_path / "new"]))
-    assert "new is running" in page.text
+    assert "new is still running" in page.text
     assert not [attrs for _, attrs in page.tags if "data-figure" in attrs]
 
 
@@ -159,6 +159,12 @@ def test_many_clients_are_thinned_and_said_so(make_run: MakeRun) -> None:
     run = load_run(make_run(rounds=1, clients=1000, participation=0.01))
     chart = next(chart for chart in charts([run]) if chart.key == "partition")
     assert "One client in 3 is drawn." in chart.note
+
+
+def test_many_runs_get_only_the_figures_that_lay_them_over_each_other(make_run: MakeRun) -> None:
+    page = page_of(write_report([make_run(f"run{k}", rounds=1, clients=2) for k in range(7)], options=NO_PNG))
+    assert set(json.loads(page.scripts["figures"])) == ONE_RUN - {"turns_by_client", "outcomes", "partition"}
+    assert "each run's own report has them" in page.text
 
 
 def test_nothing_left_out_is_said(make_run: MakeRun) -> None:
