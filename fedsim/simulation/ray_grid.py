@@ -66,9 +66,7 @@ class RayGrid(SimulationGrid):
                 f"workers {workers}, CPUs {worker_cpus}, GPUs {worker_gpus} a worker: at least 1 worker with more than "
                 "0 CPUs and no negative GPUs is needed; change them"
             )
-        super().__init__(
-            client_app, node_configs=node_configs, run_config=run_config, seed=seed, threads=threads
-        )
+        super().__init__(client_app, node_configs=node_configs, run_config=run_config, seed=seed, threads=threads)
         self._count = workers
         self._resources = {"CPU": worker_cpus, "GPU": worker_gpus}
         self._states: dict[int, Packed] = {}
@@ -93,7 +91,7 @@ class RayGrid(SimulationGrid):
     # -- Starting --------------------------------------------------------------------------------------------------
 
     def _check_room(self) -> dict[str, float]:
-        total: dict[str, float] = ray.cluster_resources()
+        total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         for name, each in self._resources.items():
             if each * self._count > total.get(name, 0.0) + 1e-9:
                 raise ValueError(
@@ -388,5 +386,3 @@ class _Broadcast:
     def forget(self) -> None:
         """Let go of everything."""
         self._known.clear()
-
-
