@@ -5,9 +5,7 @@ Ray listens on TCP ports and runs what it is sent. A private Ray therefore deman
 
 import logging
 import os
-import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,27 +14,14 @@ import psutil
 import ray
 from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
+from fedsim.simulation.environment import NO_TELEMETRY, make_token, private_folder, worker_environment
+
 MIN_STORE_BYTES = 128 * 2**20
 MAX_STORE_BYTES = 16 * 2**30
-# A Unix socket's path has at most 107 bytes; Ray adds "/session_<date>_<time>_<pid>/sockets/plasma_store".
-MAX_FOLDER_CHARS = 107 - 70
 SHUTDOWN_S = 15.0
 START_TRIES = 3
 
 _log = logging.getLogger(__name__)
-
-NO_TELEMETRY = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
-
-
-def worker_environment(threads: int) -> dict[str, str]:
-    """Return the environment of a worker process: no telemetry, and one client's threads for every library."""
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    return NO_TELEMETRY | {name: str(threads) for name in names}
 
 
 def choose_store_bytes(shm_free_bytes: int | None, ram_free_bytes: int, wanted_bytes: int | None) -> int:
@@ -60,21 +45,6 @@ def choose_store_bytes(shm_free_bytes: int | None, ram_free_bytes: int, wanted_b
             "compose), choose another size, or use the inline engine"
         )
     return size
-
-
-def private_folder(parent: str) -> Path:
-    """Make a folder that only this user can enter, short enough for Ray's sockets.
-
-    Raises:
-        ValueError: Neither the parent nor /tmp is short enough.
-    """
-    for base in (parent, "/tmp"):
-        if len(base) + len("/fs-12345678") <= MAX_FOLDER_CHARS and Path(base).is_dir():
-            return Path(tempfile.mkdtemp(prefix="fs-", dir=base))
-    raise ValueError(
-        f"temporary folder {parent!r}: Ray's socket paths below it would exceed 107 bytes and there is no /tmp; "
-        "set RAY_TMPDIR to a folder with a short path"
-    )
 
 
 class RaySession:
@@ -105,7 +75,7 @@ class RaySession:
             return
         size = choose_store_bytes(_shm_free_bytes(), psutil.virtual_memory().available, store_bytes)
         for left in reversed(range(START_TRIES)):
-            self._folder = private_folder(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
+            self._folder = private_folder(os.environ.get("RAY_TMPDIR"))
             try:
                 self._start(self._folder, cpus, size, worker_environment(threads))
                 return
@@ -119,10 +89,7 @@ class RaySession:
                 raise
 
     def _start(self, folder: Path, cpus: int, size_bytes: int, environment: dict[str, str]) -> None:
-        token = folder / "token"
-        token.touch(mode=0o600)
-        token.write_text(secrets.token_hex(32))
-        environment = environment | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+        environment = environment | make_token(folder)
         with _environment(environment, drop=("RAY_AUTH_TOKEN", "RAY_ADDRESS")):
             _reload_authentication()
             ray.init(

@@ -7,12 +7,8 @@ import sys
 
 import pytest
 
-from fedsim.simulation.ray_session import (
-    MIN_STORE_BYTES,
-    choose_store_bytes,
-    private_folder,
-    worker_environment,
-)
+from fedsim.simulation.environment import private_folder, worker_environment
+from fedsim.simulation.ray_session import MIN_STORE_BYTES, choose_store_bytes
 
 GB = 2**30
 
