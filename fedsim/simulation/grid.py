@@ -192,7 +192,7 @@ class SimulationGrid(Grid):
     # -- For the engines -------------------------------------------------------------------------------------------
 
     def _keep(self, replies: list[Message], held_bytes: int) -> None:  # noqa: B027 - a hook that most engines need not
-        """Prepare replies to be held until a round is complete; their arrays and the earlier ones hold so many bytes."""
+        """Prepare replies to be held until a round is complete; so many bytes are held, these included."""
 
     def _workers(self) -> int:
         return 1

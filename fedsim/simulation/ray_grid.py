@@ -11,9 +11,10 @@ from flwr.app.user_config import UserConfig
 from flwr.clientapp import ClientApp
 from ray.exceptions import GetTimeoutError, RayActorError
 
+from fedsim.simulation.environment import worker_environment
 from fedsim.simulation.grid import FaultCode, Reducer, SimulationGrid
 from fedsim.simulation.pool import Job, WorkerPool
-from fedsim.simulation.ray_session import RaySession, worker_environment
+from fedsim.simulation.ray_session import RaySession
 from fedsim.simulation.ray_worker import Head, RayWorker, Result, Task
 from fedsim.simulation.transit import Packed, own_content, pack, raw_data, record_bytes, unpack
 
@@ -91,7 +92,7 @@ class RayGrid(SimulationGrid):
     # -- Starting --------------------------------------------------------------------------------------------------
 
     def _check_room(self) -> dict[str, float]:
-        total: dict[str, float] = ray.cluster_resources()
+        total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         for name, each in self._resources.items():
             if each * self._count > total.get(name, 0.0) + 1e-9:
                 raise ValueError(

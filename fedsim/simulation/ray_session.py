@@ -3,36 +3,25 @@
 Ray listens on TCP ports and runs what it is sent. A private Ray therefore demands a token that only this user can read.
 """
 
+import logging
 import os
-import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import ray
-from ray._raylet import AuthenticationTokenLoader, Config
+from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+
+from fedsim.simulation.environment import NO_TELEMETRY, make_token, private_folder, worker_environment
 
 MIN_STORE_BYTES = 128 * 2**20
 MAX_STORE_BYTES = 16 * 2**30
-# A Unix socket's path has at most 107 bytes; Ray adds "/session_<date>_<time>_<pid>/sockets/plasma_store".
-MAX_FOLDER_CHARS = 107 - 70
 SHUTDOWN_S = 15.0
+START_TRIES = 3
 
-NO_TELEMETRY = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
-
-
-def worker_environment(threads: int) -> dict[str, str]:
-    """Return the environment of a worker process: no telemetry, and one client's threads for every library."""
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    return NO_TELEMETRY | {name: str(threads) for name in names}
+_log = logging.getLogger(__name__)
 
 
 def choose_store_bytes(shm_free_bytes: int | None, ram_free_bytes: int, wanted_bytes: int | None) -> int:
@@ -56,21 +45,6 @@ def choose_store_bytes(shm_free_bytes: int | None, ram_free_bytes: int, wanted_b
             "compose), choose another size, or use the inline engine"
         )
     return size
-
-
-def private_folder(parent: str) -> Path:
-    """Make a folder that only this user can enter, short enough for Ray's sockets.
-
-    Raises:
-        ValueError: Neither the parent nor /tmp is short enough.
-    """
-    for base in (parent, "/tmp"):
-        if len(base) + len("/fs-12345678") <= MAX_FOLDER_CHARS and Path(base).is_dir():
-            return Path(tempfile.mkdtemp(prefix="fs-", dir=base))
-    raise ValueError(
-        f"temporary folder {parent!r}: Ray's socket paths below it would exceed 107 bytes and there is no /tmp; "
-        "set RAY_TMPDIR to a folder with a short path"
-    )
 
 
 class RaySession:
@@ -97,32 +71,35 @@ class RaySession:
             return
         if address:
             with _environment(NO_TELEMETRY):
-                ray.init(address=address, log_to_driver=False, logging_level="warning")
+                ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
             return
         size = choose_store_bytes(_shm_free_bytes(), psutil.virtual_memory().available, store_bytes)
-        self._folder = private_folder(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
-        try:
-            self._start(cpus, size, worker_environment(threads))
-        except BaseException:
-            self.close()
-            raise
+        for left in reversed(range(START_TRIES)):
+            self._folder = private_folder(os.environ.get("RAY_TMPDIR"))
+            try:
+                self._start(self._folder, cpus, size, worker_environment(threads))
+                return
+            except Exception as error:  # noqa: BLE001 - Ray raises bare ones, e.g. 30 s after a slow start
+                self.close()
+                if not left:
+                    raise
+                _log.warning("Ray did not start (%s); trying again", error)
+            except BaseException:
+                self.close()
+                raise
 
-    def _start(self, cpus: int, size_bytes: int, environment: dict[str, str]) -> None:
-        assert self._folder is not None
-        token = self._folder / "token"
-        token.touch(mode=0o600)
-        token.write_text(secrets.token_hex(32))
-        self._token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
-        with _environment(environment | self._token, drop=("RAY_AUTH_TOKEN", "RAY_ADDRESS")):
+    def _start(self, folder: Path, cpus: int, size_bytes: int, environment: dict[str, str]) -> None:
+        environment = environment | make_token(folder)
+        with _environment(environment, drop=("RAY_AUTH_TOKEN", "RAY_ADDRESS")):
             _reload_authentication()
             ray.init(
                 address="local",
                 num_cpus=cpus,
                 include_dashboard=False,
                 log_to_driver=False,
-                logging_level="warning",
+                logging_level=logging.WARNING,
                 object_store_memory=size_bytes,
-                _temp_dir=str(self._folder),
+                _temp_dir=str(folder),
             )
 
     @property
@@ -132,12 +109,13 @@ class RaySession:
 
     def close(self) -> None:
         """Disconnect; a private Ray ends with all its processes, and its folder is removed. May be called twice."""
+        processes = _processes_of(self._folder) if self._folder else []
         if self._owned and ray.is_initialized():
-            left = _processes_of(self._folder) if self._folder else []
             ray.shutdown()
-            _, alive = psutil.wait_procs(left, timeout=SHUTDOWN_S)
-            for process in alive:
-                process.kill()
+        _, alive = psutil.wait_procs(processes, timeout=SHUTDOWN_S if processes else 0)
+        for process in alive:
+            process.kill()
+        psutil.wait_procs(alive, timeout=SHUTDOWN_S)
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None

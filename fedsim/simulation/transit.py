@@ -7,8 +7,10 @@ A received array copies once, when it is read.
 
 import copyreg
 import io
+import math
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -26,14 +28,14 @@ _Record = TypeVar("_Record", bound=ArrayRecord | ConfigRecord | MetricRecord)
 
 
 class SharedArray(Array):
-    """An ``Array`` whose data lie in a read-only buffer of another owner, e.g. Ray's object store.
+    """An ``Array`` whose data may lie in a read-only buffer of another owner, e.g. Ray's object store.
 
     ``numpy()`` returns a private, writable copy. ``data`` turns the buffer into ``bytes`` at first use and lets go of
     it.
     """
 
     def __init__(self, dtype: str, shape: tuple[int, ...], stype: str, buffer: Any) -> None:
-        self.__dict__.update(dtype=dtype, shape=shape, stype=stype, _buffer=memoryview(buffer))
+        self.__dict__.update(dtype=dtype, shape=shape, stype=stype, _buffer=buffer)
 
     @property
     def data(self) -> bytes:
@@ -52,6 +54,9 @@ class SharedArray(Array):
         if self.stype != _NUMPY_STYPE:
             return super().numpy()
         return view_npy(self.__dict__["_buffer"]).copy(order="K")
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return SharedArray, (self.dtype, self.shape, self.stype, self.data)
 
     def deflate(self) -> bytes:
         """See ``flwr.app.Array.deflate``; the class name on the wire stays ``Array``."""
@@ -87,16 +92,22 @@ def view_npy(buffer: Any) -> NDArray[Any]:
         ValueError: The data are not in that format, or hold Python objects.
     """
     view = memoryview(buffer)
-    head = io.BytesIO(bytes(view[: 10 + int.from_bytes(view[8:10], "little")]))
-    if np.lib.format.read_magic(head) != (1, 0):  # field names beyond latin-1
+    start = 10 + int.from_bytes(view[8:10], "little")
+    if bytes(view[:8]) != b"\x93NUMPY\x01\x00":  # newer formats are rare: field names beyond latin-1
         return cast("NDArray[Any]", np.load(io.BytesIO(view), allow_pickle=False))
-    shape, fortran, dtype = np.lib.format.read_array_header_1_0(head)
+    shape, fortran, dtype = _read_header(bytes(view[8:start]))
     if dtype.hasobject:
         raise ValueError(f"array of dtype {dtype}: Python objects are not allowed; send numbers")
-    count = int(np.prod(shape, dtype=np.int64))
-    flat = np.frombuffer(view, dtype=dtype, count=count, offset=head.tell()) if count else np.empty(0, dtype)
+    count = math.prod(shape)
+    flat = np.frombuffer(view, dtype=dtype, count=count, offset=start) if count else np.empty(0, dtype)
     flat.flags.writeable = False
     return flat.reshape(shape, order="F" if fortran else "C")
+
+
+@lru_cache(maxsize=4096)
+def _read_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """The clients of a round send the same few headers; NumPy parses each as Python source."""
+    return np.lib.format.read_array_header_1_0(io.BytesIO(header))
 
 
 class Packed:
@@ -194,9 +205,7 @@ def record_bytes(record: ArrayRecord) -> int:
 
 
 def _copy_array(array: Array) -> Array:
-    new = type(array).__new__(type(array))
-    new.__dict__.update(array.__dict__)
-    return new
+    return SharedArray(array.dtype, array.shape, array.stype, raw_data(array))
 
 
 def _template(kind: type) -> dict[str, Any]:
@@ -214,14 +223,6 @@ def _rebuild(kind: Any, data: dict[str, Any]) -> Any:
     return new
 
 
-def _make_array(dtype: str, shape: tuple[int, ...], stype: str, data: Any) -> Array:
-    if isinstance(data, bytes):
-        new = Array.__new__(Array)
-        new.__dict__.update(dtype=dtype, shape=shape, stype=stype, data=data)
-        return new
-    return SharedArray(dtype, shape, stype, data)
-
-
 def _reduce_record(record: TypedDict[Any, Any]) -> tuple[Any, ...]:
     return _rebuild, (type(record), record.__dict__["_data"])
 
@@ -229,7 +230,7 @@ def _reduce_record(record: TypedDict[Any, Any]) -> tuple[Any, ...]:
 def _reduce_array(array: Array) -> tuple[Any, ...]:
     data = raw_data(array)
     large = len(data) >= OUT_OF_BAND_BYTES
-    return _make_array, (array.dtype, array.shape, array.stype, pickle.PickleBuffer(data) if large else bytes(data))
+    return SharedArray, (array.dtype, array.shape, array.stype, pickle.PickleBuffer(data) if large else bytes(data))
 
 
 def _reduce_message(message: Message) -> tuple[Any, ...]:

@@ -96,6 +96,12 @@ def make_app() -> ClientApp:
     return app
 
 
+@pytest.fixture(scope="session")
+def app_maker() -> Callable[[], ClientApp]:
+    """The function above."""
+    return make_app
+
+
 @pytest.fixture
 def app() -> ClientApp:
     """The app above."""

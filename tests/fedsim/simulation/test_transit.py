@@ -1,5 +1,6 @@
 """Messages between processes: equal afterwards, and their array data not copied."""
 
+import copy
 import pickle
 
 import numpy as np
@@ -130,3 +131,8 @@ def test_equal_packs_are_the_same(content) -> None:
     assert pack(content).same_as(pack(other))
     other["metrics"]["loss"] = 2.0
     assert not pack(content).same_as(pack(other))
+
+
+def test_a_shared_array_can_be_copied_and_pickled(content) -> None:
+    array = unpack(through_pickle(pack(content)))["arrays"]["w"]
+    assert copy.deepcopy(array) == array and pickle.loads(pickle.dumps(array)) == array
