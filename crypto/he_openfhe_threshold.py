@@ -19,8 +19,8 @@ clients, so a member answers one total a round only (and the same bytes when ask
 same total would average out). Noise that a member adds to its partial decryption hides its share: heuristically by
 default, statistically with ``flooding="statistical"`` at three times the bytes; see :mod:`crypto._openfhe.params`.
 
-**Lost members.** All members are needed. OpenFHE can secret-share the shares (t of n with aborts), but recovers by
-rebuilding the absent member's share in one place, and its Python objects for that cannot be serialised; not offered.
+**Lost members.** All members are needed, unless they shared pieces of their shares beforehand: see
+:mod:`crypto.he_openfhe_recovery`.
 """
 
 import hashlib
@@ -52,7 +52,7 @@ class MissingPartials(CryptoError, ValueError):
     """A sum cannot be opened yet: members of the committee have not answered. What has arrived is kept."""
 
 
-class _Threshold(OpenFheSum):
+class ThresholdSum(OpenFheSum):
     """What the threshold sums share: a committee instead of a key holder."""
 
     opened_by = "committee"
@@ -106,24 +106,25 @@ class _Threshold(OpenFheSum):
         Raises:
             KeyMismatch: the bundle is of another scheme, key or parameters, or not a member's.
         """
+        member = self.member_of(bundle)
+        return PartialOpener(self.with_key(bundle.key_id), member, self.unpack_key(bundle.secret, 1))
+
+    def member_of(self, bundle: KeyBundle) -> int:
+        """Return a member's number, or raise :class:`~crypto.errors.KeyMismatch` for any other bundle."""
         bundle.require(self.scheme, self.key_params_hash, self.key_id)
         for member in range(self.parties):
             if bundle.role == committee(member) and bundle.secret:
-                return PartialOpener(self.bound_to(bundle), member, self.unpack_key(bundle.secret, 1))
+                return member
         raise KeyMismatch(
             f"the '{bundle.role}' bundle is none of this committee's {self.parties} members: load committee-<member>"
         )
-
-    def bound_to(self, bundle: KeyBundle) -> "_Threshold":
-        """Return this description bound to the bundle's key."""
-        return self.with_key(bundle.key_id)
 
     def fuser(self, tag: Tag, total: bytes | None = None) -> "Fuser":
         """Return the role that collects a round's partial decryptions and opens the sum; it holds no secret."""
         return Fuser(self, tag, total)
 
 
-class ThresholdBgv(_Threshold, OpenFheBgv):
+class ThresholdBgv(ThresholdSum, OpenFheBgv):
     """``openfhe-threshold`` on BGV: exact sums; refuses what :class:`~crypto.he_openfhe.OpenFheBgv` refuses."""
 
     scheme = "ofhe-tbgv"
@@ -132,7 +133,7 @@ class ThresholdBgv(_Threshold, OpenFheBgv):
         return bgv_ring("heuristic")
 
 
-class ThresholdCkks(_Threshold, OpenFheCkks):
+class ThresholdCkks(ThresholdSum, OpenFheCkks):
     """``openfhe-threshold`` on CKKS: the flooding noise stays in the sum; its error bound counts it."""
 
     scheme = "ofhe-tckks"
@@ -148,7 +149,7 @@ def bgv_ring(flooding: Flooding) -> Ring:
 
 def threshold_sum(
     plan: Plan, parties: int, base: str = "bgv", flooding: Flooding = "heuristic", python: str | None = None
-) -> _Threshold:
+) -> ThresholdSum:
     """Return the threshold sum that ``openfhe-threshold`` names.
 
     Args:
@@ -179,7 +180,7 @@ class Share:
     secret: bytes = field(repr=False)
 
 
-def setup_first(sum_: _Threshold, memory_limit_bytes: int = MEMORY_LIMIT_BYTES) -> tuple[bytes, Share]:
+def setup_first(sum_: ThresholdSum, memory_limit_bytes: int = MEMORY_LIMIT_BYTES) -> tuple[bytes, Share]:
     """Start the chain: make member 0's share.
 
     Returns:
@@ -189,7 +190,7 @@ def setup_first(sum_: _Threshold, memory_limit_bytes: int = MEMORY_LIMIT_BYTES) 
     return _link(sum_, 0, sum_.call("keygen"))
 
 
-def setup_next(sum_: _Threshold, message: bytes, memory_limit_bytes: int = MEMORY_LIMIT_BYTES) -> tuple[bytes, Share]:
+def setup_next(sum_: ThresholdSum, message: bytes, memory_limit_bytes: int = MEMORY_LIMIT_BYTES) -> tuple[bytes, Share]:
     """Continue the chain with one more member's share.
 
     Args:
@@ -210,7 +211,7 @@ def setup_next(sum_: _Threshold, message: bytes, memory_limit_bytes: int = MEMOR
     return _link(sum_, position + 1, sum_.call("join", public))
 
 
-def setup_finish(sum_: _Threshold, message: bytes, share: Share) -> KeyBundle:
+def setup_finish(sum_: ThresholdSum, message: bytes, share: Share) -> KeyBundle:
     """Return a member's key bundle, from the last member's message and its own share."""
     public, identity = _joint(sum_, message)
     return KeyBundle(
@@ -223,19 +224,19 @@ def setup_finish(sum_: _Threshold, message: bytes, share: Share) -> KeyBundle:
     )
 
 
-def public_bundle(sum_: _Threshold, message: bytes, role: str = CLIENTS) -> KeyBundle:
+def public_bundle(sum_: ThresholdSum, message: bytes, role: str = CLIENTS) -> KeyBundle:
     """Return the bundle of who holds the joint public key only, from the last member's message."""
     public, identity = _joint(sum_, message)
     return KeyBundle(role=role, scheme=sum_.scheme, params_hash=sum_.key_params_hash, key_id=identity, public=public)
 
 
-def _link(sum_: _Threshold, member: int, pair: list[Any]) -> tuple[bytes, Share]:
+def _link(sum_: ThresholdSum, member: int, pair: list[Any]) -> tuple[bytes, Share]:
     public, secret = (sum_.pack(part) for part in pair)
     body = _SETUP.pack(member, sum_.parties) + public
     return wire.encode(_setup_header(sum_), wire.KEY, 1, body), Share(member, secret)
 
 
-def _joint(sum_: _Threshold, message: bytes) -> tuple[bytes, bytes]:
+def _joint(sum_: ThresholdSum, message: bytes) -> tuple[bytes, bytes]:
     position, residues = _read_setup(sum_, message)
     if position != sum_.parties - 1:
         raise WireError(
@@ -245,7 +246,7 @@ def _joint(sum_: _Threshold, message: bytes) -> tuple[bytes, bytes]:
     return public, key_id(sum_.scheme, sum_.key_params_hash, public)
 
 
-def _read_setup(sum_: _Threshold, message: bytes) -> tuple[int, Residues]:
+def _read_setup(sum_: ThresholdSum, message: bytes) -> tuple[int, Residues]:
     frame = wire.decode(message, _setup_header(sum_), wire.KEY, _SETUP.size + sum_.ring.bytes_of(2))
     position, parties = _SETUP.unpack(frame.body[: _SETUP.size])
     if parties != sum_.parties or position >= parties:
@@ -253,14 +254,14 @@ def _read_setup(sum_: _Threshold, message: bytes) -> tuple[int, Residues]:
     return position, sum_.unpack(frame.body[_SETUP.size :], 2)
 
 
-def _setup_header(sum_: _Threshold) -> wire.Header:
+def _setup_header(sum_: ThresholdSum) -> wire.Header:
     return wire.Header(scheme=sum_.scheme, params_hash=sum_.key_params_hash, key_id=wire.NO_KEY, tag=_SETUP_TAG)
 
 
 class PartialOpener:
     """A member's role: its share turns a total into a partial decryption, once a round."""
 
-    def __init__(self, sum_: _Threshold, member: int, secret: Residues) -> None:
+    def __init__(self, sum_: ThresholdSum, member: int, secret: Residues) -> None:
         self._sum, self.member, self._secret = sum_, member, secret
         self._answered: tuple[int, bytes, bytes] | None = None
 
@@ -309,7 +310,7 @@ class Fuser:
         total: the framed total; given it, a partial decryption of anything else is refused, else the first one decides.
     """
 
-    def __init__(self, sum_: _Threshold, tag: Tag, total: bytes | None = None) -> None:
+    def __init__(self, sum_: ThresholdSum, tag: Tag, total: bytes | None = None) -> None:
         sum_.check_tag(tag)
         self._sum, self._tag, self._header = sum_, tag, sum_.header(tag)
         self._digest = None if total is None else _digest(total)
@@ -368,7 +369,7 @@ class Fuser:
         return self._sum.values(opened, self._tag.length)
 
 
-def fuse(sum_: _Threshold, partials: list[bytes], tag: Tag, total: bytes | None = None) -> NDArray[np.float64]:
+def fuse(sum_: ThresholdSum, partials: list[bytes], tag: Tag, total: bytes | None = None) -> NDArray[np.float64]:
     """Open a round's sum from all members' partial decryptions, in any order; see :class:`Fuser`."""
     fuser = sum_.fuser(tag, total)
     for partial in partials:

@@ -16,6 +16,9 @@ from crypto.errors import WireError
 
 Residues = NDArray[np.uint64]
 
+# Rows packed at a time: their columns are walked with a stride, so they should stay in the cache.
+_ROWS = 512
+
 
 def packed_bytes(count: int, bits: int) -> int:
     """Return the bytes of `count` residues (a multiple of 64) of `bits` bits."""
@@ -27,12 +30,17 @@ def pack(residues: Residues, bits: int) -> NDArray[np.uint8]:
     group = 64 // gcd(64, bits)
     values = residues.reshape(-1, group)
     words = np.zeros((len(values), group * bits // 64), "<u8")
-    for j in range(group):
+    for at in range(0, len(values), _ROWS):
+        _pack_rows(values[at : at + _ROWS], words[at : at + _ROWS], bits)
+    return words.view(np.uint8).reshape(-1)
+
+
+def _pack_rows(values: Residues, words: Residues, bits: int) -> None:
+    for j in range(values.shape[1]):
         word, shift = divmod(j * bits, 64)
         words[:, word] |= values[:, j] << np.uint64(shift)
         if shift + bits > 64:
             words[:, word + 1] |= values[:, j] >> np.uint64(64 - shift)
-    return words.view(np.uint8).reshape(-1)
 
 
 def unpack(data: memoryview, bits: int, moduli: NDArray[np.uint64], shape: tuple[int, ...]) -> Residues:
@@ -50,18 +58,23 @@ def unpack(data: memoryview, bits: int, moduli: NDArray[np.uint64], shape: tuple
     group = 64 // gcd(64, bits)
     words = np.frombuffer(data, "<u8").reshape(-1, group * bits // 64)
     out = np.empty((len(words), group), np.uint64)
-    mask = np.uint64((1 << bits) - 1)
-    for j in range(group):
-        word, shift = divmod(j * bits, 64)
-        column = words[:, word] >> np.uint64(shift)
-        if shift + bits > 64:
-            column |= words[:, word + 1] << np.uint64(64 - shift)
-        out[:, j] = column & mask
+    for at in range(0, len(words), _ROWS):
+        _unpack_rows(words[at : at + _ROWS], out[at : at + _ROWS], bits)
     residues = out.reshape(shape)
     if np.any(residues >= moduli[:, None]):
         bad = tuple(int(i) for i in np.argwhere(residues >= moduli[:, None])[0])
         raise WireError(f"residue {residues[bad]} at {bad}: must be below its modulus; the sender is left out")
     return residues
+
+
+def _unpack_rows(words: Residues, out: Residues, bits: int) -> None:
+    mask = np.uint64((1 << bits) - 1)
+    for j in range(out.shape[1]):
+        word, shift = divmod(j * bits, 64)
+        column = words[:, word] >> np.uint64(shift)
+        if shift + bits > 64:
+            column |= words[:, word + 1] << np.uint64(64 - shift)
+        np.bitwise_and(column, mask, out=out[:, j])
 
 
 def add_into(total: Residues, other: Residues, moduli: NDArray[np.uint64]) -> None:

@@ -55,9 +55,13 @@ class Template:
         moduli: limb moduli, as the library orders them.
         polynomials: number of ring elements in the object.
         ring: coefficients of one limb.
+        spread: residues may come as far as this many moduli; :meth:`extract` reduces them.
     """
 
-    def __init__(self, groups: list[list[bytes]], moduli: list[int], polynomials: int, ring: int) -> None:
+    def __init__(
+        self, groups: list[list[bytes]], moduli: list[int], polynomials: int, ring: int, spread: int = 1
+    ) -> None:
+        self._spread = np.uint64(spread)
         self._shape = (polynomials, len(moduli), ring)
         self._moduli = np.array(moduli, np.uint64)
         self._layouts: dict[int, list[int]] = {}
@@ -80,7 +84,7 @@ class Template:
         while (at := blobs[0].find(marker, at)) >= 0:
             start = at + 8
             limb = len(offsets) % len(self._moduli)
-            if self._is_limb(blobs, start, ring, self._moduli[limb]):
+            if self._is_limb(blobs, start, ring, self._moduli[limb] * self._spread):
                 offsets.append(start)
                 at = start + 8 * ring
             else:
@@ -88,14 +92,14 @@ class Template:
         return offsets
 
     @staticmethod
-    def _is_limb(blobs: list[bytes], start: int, ring: int, modulus: np.uint64) -> bool:
+    def _is_limb(blobs: list[bytes], start: int, ring: int, limit: np.uint64) -> bool:
         if start + 8 * ring > len(blobs[0]):
             return False
         words = [np.frombuffer(blob, "<u8", ring, start) for blob in blobs]
-        if any(w.max() >= modulus for w in words):
+        if any(w.max() >= limit for w in words):
             return False
         changed = words[0] != words[1]
-        return bool(changed.mean() > 0.99 and words[0].max() > modulus >> np.uint64(2))
+        return bool(changed.mean() > 0.99 and words[0].max() > limit >> np.uint64(3))
 
     def extract(self, blob: bytes, out: Residues) -> None:
         """Copy the residues of `blob` into `out`, shape (polynomials, limbs, ring), uint64."""
@@ -103,6 +107,8 @@ class Template:
             raise WorkerError(f"object of {len(blob)} bytes where {sorted(self._layouts)} were learnt")
         for row, at in zip(out.reshape(-1, self._shape[2]), self._layouts[len(blob)]):  # noqa: B905 - equal by __init__
             row[:] = np.frombuffer(blob, "<u8", self._shape[2], at)
+        if self._spread > 1:
+            out %= self._moduli[:, None]
 
     def build(self, residues: Residues) -> bytes:
         """Return the serialised object that holds `residues`, shape (polynomials, limbs, ring)."""
@@ -125,6 +131,7 @@ class Context:
         if self.cc.GetRingDimension() != self.ring:
             raise WorkerError(f"OpenFHE chose ring {self.cc.GetRingDimension()} where {self.ring} was asked")
         self.slots = self.ring if self.bgv else self.ring // 2
+        self._piece: Template | None = None
         self._learn()
         self._check()
 
@@ -228,6 +235,42 @@ class Context:
             self._partial.extract(_dump(step([self._load_cipher(residues)], key)[0]), row)
         return out
 
+    def split(self, secret: Residues, parties: int, threshold: int, member: int) -> Residues:
+        """Return Shamir pieces of a share, one for each other member in order, shape (parties - 1, 1, L, N)."""
+        pieces = self._split(self._load_secret(secret), parties, threshold, member)
+        out = np.empty((len(pieces), 1, len(self.moduli), self.ring), np.uint64)
+        for row, piece in zip(out, pieces):  # noqa: B905
+            self._pieces().extract(_dump(self._carry(piece)), row)
+        return out
+
+    def recover(self, pieces: Residues, holders: list[int], parties: int, threshold: int) -> Residues:
+        """Return the share (1, L, N) that members' pieces of it determine."""
+        template, loaded = self._pieces(), {}
+        for holder, piece in zip(holders, pieces):  # noqa: B905
+            carrier = openfhe.DeserializeCiphertextString(template.build(piece), openfhe.BINARY)
+            loaded[holder + 1] = carrier.GetElements()[0]
+        pair = self.cc.KeyGen()
+        self.cc.RecoverSharedKey(pair.secretKey, loaded, parties, threshold, "shamir")
+        return self._pair(pair)[1]
+
+    def _split(self, secret: Any, parties: int, threshold: int, member: int) -> list[Any]:
+        pieces = self.cc.ShareKeys(secret, parties, threshold, member + 1, "shamir")
+        return [pieces[other + 1] for other in range(parties) if other != member]
+
+    def _carry(self, polynomial: Any) -> Any:
+        # The bindings serialise no bare polynomial: a ciphertext of a single element carries it.
+        carrier = self.cc.Encrypt(self.cc.KeyGen().publicKey, self._encode(np.zeros(self.slots)))
+        carrier.SetElements([polynomial])
+        return carrier
+
+    def _pieces(self) -> Template:
+        if self._piece is None:
+            # The library leaves sums of Shamir's terms unreduced, which would tell about the terms.
+            pieces = self._split(self.cc.KeyGen().secretKey, SAMPLES + 1, SAMPLES, 0)
+            blobs = [_dump(self._carry(piece)) for piece in pieces]
+            self._piece = Template([blobs], self.moduli, 1, self.ring, spread=4)
+        return self._piece
+
     def fuse(self, partials: list[Residues]) -> NDArray[Any]:
         """Return the values of partial decryptions, one array (count, 1, L, N) a party, lead first."""
         opened = []
@@ -293,6 +336,12 @@ class Engine:
         if op == "partial":
             secret, sealed = context.shaped(buffers[0], 1)[0], context.shaped(buffers[1], 2)
             return {}, [context.partial(secret, sealed, head["lead"])]
+        if op == "split":
+            secret = context.shaped(buffers[0], 1)[0]
+            return {}, [context.split(secret, head["parties"], head["threshold"], head["member"])]
+        if op == "recover":
+            pieces = context.shaped(buffers[0], 1)
+            return {}, [context.recover(pieces, head["holders"], head["parties"], head["threshold"])]
         if op == "fuse":
             return {}, [context.fuse([context.shaped(b, 1) for b in buffers])]
         raise WorkerError(f"unknown operation {op!r}")
