@@ -187,7 +187,7 @@ def _grid(engine: str, site: Site, keys: KeyRing) -> SimulationGrid:
 
 def _run_on_flower(folder: RunFolder, site: Site, keys: KeyRing) -> Outcome:
     """Run under Flower's own engine, in processes of their own, and read the folder that they leave."""
-    from fedsim.simulation.flower import run_in_flower
+    from fedsim.flower_engine import run_in_flower
 
     config = site.config
     run_in_flower(folder.path, config, keys)
