@@ -9,6 +9,7 @@ from fedsim.measure._chart import LIGHT, Bars, Chart, Heat, Lines
 
 _MARKERS_UP_TO = 60
 _TICK_EACH_UP_TO = 25
+_BARS_APART_UP_TO = 40
 
 
 def plotly_js() -> str:
@@ -86,7 +87,12 @@ def _bars(chart: Bars) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         for label, heights, color in chart.layers
     ]
     axis: dict[str, Any] = {"type": "category"} if named else _rounds_axis([float(x) for x in chart.x])
-    layout = {"barmode": "stack", "bargap": 0.15, "hovermode": "x unified", "xaxis": axis}
+    layout = {
+        "barmode": "stack",
+        "bargap": 0.15 if len(chart.x) <= _BARS_APART_UP_TO else 0,
+        "hovermode": "x unified",
+        "xaxis": axis,
+    }
     return data, layout | {"showlegend": len(data) > 1, "legend": {"traceorder": "normal"}}
 
 
@@ -100,8 +106,8 @@ def _heat(chart: Heat) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         "z": chart.z,
         "colorscale": "heat",
         "hoverongaps": False,
-        "xgap": 1 if len(chart.x) <= 120 else 0,
-        "ygap": 1 if len(chart.y) <= 60 else 0,
+        "xgap": 1 if len(chart.x) <= _BARS_APART_UP_TO else 0,
+        "ygap": 1 if len(chart.y) <= _BARS_APART_UP_TO else 0,
         "colorbar": {"title": {"text": _safe(chart.z_label), "side": "top"}, "thickness": 12, "outlinewidth": 0},
         "hovertemplate": f"{x_name} %{{x}}, {y_name} %{{y}}: %{{z:.4~g}}<extra></extra>",
     }
