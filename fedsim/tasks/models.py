@@ -99,6 +99,8 @@ class SmallCNN(nn.Module):
 def cnn(input_shape: Shape, num_classes: int, *, width: int = 16) -> nn.Module:
     """Small CNN: two convolutions, two linear layers (106k parameters at 28x28, 14k at 8x8)."""
     check_image(input_shape, 4)
+    if width < 1:
+        raise BadOption(f"width {width} must be at least 1; 16 is the default")
     return SmallCNN(input_shape, num_classes, width)
 
 

@@ -28,8 +28,8 @@ def _missing() -> str:
 def load_fonts(num_fonts: int = 0, test_fraction: float = 1 / 6, seed: int = 0, folder: str = "") -> Dataset:
     """Draw 62 characters of every font as uint8; the test rows are fonts that no client has.
 
-    A font that draws a character empty, or all of them alike, is left out. Many fonts draw lower case as capitals, so accuracy has
-    a ceiling well under 1. Every client has exactly 62 examples.
+    A font that draws a character empty, or all of them alike, is left out. Many fonts draw lower case as capitals, so
+    accuracy has a ceiling well under 1. Every client has exactly 62 examples.
 
     Args:
         num_fonts: take so many fonts, chosen by the seed; 0 for all.
@@ -80,7 +80,7 @@ def _dataset(glyphs: NDArray[np.uint8], tests: int, folder: str) -> Dataset:
 
 
 def draw_font(path: Path) -> NDArray[np.uint8] | None:
-    """Return the glyphs of :data:`CHARACTERS`, uint8 of shape ``(62, 28, 28)``; ``None`` if one is empty or all are alike.
+    """Return the glyphs of :data:`CHARACTERS`, uint8, ``(62, 28, 28)``; ``None`` if one is empty or all are alike.
 
     Each glyph is drawn at 48 points, cut to its ink, scaled to fit 24 x 24 with its proportions, and centred.
     """
