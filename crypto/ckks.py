@@ -28,9 +28,11 @@ from math import ceil, floor, log2, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from crypto.base import Plan
+from crypto import wire
+from crypto._chunks import PREFIX_BYTES
+from crypto.base import Budget, Plan
 from crypto.errors import BudgetExceeded
-from crypto.lattice import RINGS, Encryption, fresh_noise_std, require_security, tail
+from crypto.lattice import RINGS, Encryption, compressed_bytes, fresh_noise_std, require_security, tail
 
 #: SEAL's largest prime, in bits; OpenFHE's is the same in its 64-bit build.
 MAX_PRIME_BITS = 60
@@ -173,6 +175,28 @@ def check(
             f"of one client's bound {plan.bound:g}; raise the scale or lower the number of clients"
         )
     return bound
+
+
+def budget(parameters: CkksParameters, bound: CkksBound, plan: Plan, seeded: bool) -> Budget:
+    """Return what a round costs and guarantees on SEAL; sizes to about 2 %.
+
+    Args:
+        parameters: ring, chain, scale.
+        bound: what :func:`check` proved.
+        plan: length, clients, bound.
+        seeded: clients' ciphertexts carry a seed instead of their random half (symmetric mode).
+    """
+    p, count = parameters, parameters.ciphertexts(plan.length)
+    fresh = compressed_bytes(p.ring, p.data_primes, 1 if seeded else 2)
+    return Budget(
+        upload_bytes=wire.HEADER_BYTES + count * (PREFIX_BYTES + fresh),
+        download_bytes=wire.HEADER_BYTES + count * (PREFIX_BYTES + compressed_bytes(p.ring, p.data_primes, 2)),
+        error_bound=bound.error_bound,
+        headroom_bits=bound.headroom_bits,
+        security_bits=p.security_bits,
+        # A total and, while a part is checked before it is added, that part unpacked.
+        memory_bytes=2 * count * 2 * 8 * p.ring * len(p.data_primes),
+    )
 
 
 def _headroom_message(parameters: CkksParameters, plan: Plan, largest: float) -> str:

@@ -2,19 +2,25 @@
 
 Security: largest log2 of the whole modulus (key-switching primes included) for a ternary secret and errors of standard
 deviation 3.2, classical attacks. Rings 2^10 to 2^15: the Homomorphic Encryption Security Standard (2018), table 1, as
-in SEAL's ``util/hestdparms.h``. Ring 2^16: Bossuat et al., "Security Guidelines for Implementing Homomorphic
-Encryption" (IACR ePrint 2024/463), needed for published contexts only.
+in SEAL's ``util/hestdparms.h``. Ring 2^16: OpenFHE's ``lattice/stdlatticeparms.cpp``, needed for published
+contexts only.
+
+Sizes: SEAL writes 64-bit words through zstd, which finds no repeats in random words and only codes the bytes
+(Huffman); :func:`compressed_bytes` computes that code from the distribution of the bytes.
 """
 
+import heapq
+from collections.abc import Sequence
+from functools import lru_cache
 from math import log, log2, sqrt
 from typing import Literal
 
 from crypto.errors import BudgetExceeded
 
 _MAX_MODULUS_BITS: dict[int, dict[int, int]] = {
-    128: {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881, 65536: 1747},
-    192: {1024: 19, 2048: 37, 4096: 75, 8192: 152, 16384: 305, 32768: 611},
-    256: {1024: 14, 2048: 29, 4096: 58, 8192: 118, 16384: 237, 32768: 476},
+    128: {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881, 65536: 1772},
+    192: {1024: 19, 2048: 37, 4096: 75, 8192: 152, 16384: 305, 32768: 611, 65536: 1228},
+    256: {1024: 14, 2048: 29, 4096: 58, 8192: 118, 16384: 237, 32768: 476, 65536: 956},
 }
 
 #: Rings that the table knows.
@@ -89,3 +95,80 @@ def require_security(ring: int, modulus_bits: int, insecure: bool, what: str) ->
 def bits_for(largest: float) -> int:
     """Return the number of bits b so that ``largest < 2^b``."""
     return 0 if largest < 1 else int(log2(largest)) + 1
+
+
+def compressed_bytes(ring: int, prime_bits: Sequence[int], polynomials: int) -> int:
+    """Return the bytes of random polynomials as SEAL serialises them, to about 2 %; its headers included.
+
+    One polynomial stands for a seeded ciphertext: the other half is a seed. zstd codes blocks of 2^17 bytes, each with
+    a code of its own; the polynomials modulo the primes follow one another.
+    """
+    bits = [b for _ in range(polynomials) for b in prime_bits]
+    total = 0.0
+    for first in range(0, ring * len(bits), _BLOCK_WORDS):
+        last = min(first + _BLOCK_WORDS, ring * len(bits))
+        words = {b: 0 for b in bits}
+        for index, b in enumerate(bits):
+            words[b] += max(0, min(last, (index + 1) * ring) - max(first, index * ring))
+        total += (last - first) * _coded_word_bytes(tuple((b, n / (last - first)) for b, n in words.items() if n))
+    return round(total) + (_SEEDED_BYTES if polynomials == 1 else _HEADER_BYTES)
+
+
+_BLOCK_WORDS = 1 << 14
+
+# SEAL's header, parameter id, sizes and zstd's tables; a seed adds its 64 bytes and the generator's name.
+_HEADER_BYTES, _SEEDED_BYTES = 60, 160
+
+# In words of at most 36 bits zstd finds runs of zeros too, which no formula here predicts: measured.
+_SHORT_WORD_BYTES = {24: 3.47, 25: 3.87, 26: 4.12, 27: 4.22, 28: 4.25, 29: 4.28, 30: 4.21, 31: 4.15, 32: 4.12}
+_SHORT_WORD_BYTES |= {33: 4.94, 34: 5.27, 35: 5.52, 36: 5.72}
+
+
+@lru_cache(maxsize=256)
+def _coded_word_bytes(shares: tuple[tuple[int, float], ...]) -> float:
+    """Return the mean Huffman-coded length of the 8-byte words of a block.
+
+    Args:
+        shares: pairs (bits, share of the words that are uniform below ``2^bits``); shares add up to 1.
+    """
+    if len(shares) == 1 and shares[0][0] in _SHORT_WORD_BYTES:
+        return _SHORT_WORD_BYTES[shares[0][0]]
+    weight = [0.0] * 256
+    for bits, share in shares:
+        whole, rest = divmod(bits, 8)
+        for byte in range(256):
+            weight[byte] += share * whole / 256
+        for byte in range(1 << rest if rest else 0):
+            weight[byte] += share / (1 << rest)
+        weight[0] += share * (8 - whole - (rest > 0))
+    heap = [w / 8 for w in weight]
+    heapq.heapify(heap)
+    coded_bits = 0.0
+    while len(heap) > 1:
+        pair = heapq.heappop(heap) + heapq.heappop(heap)
+        coded_bits += pair
+        heapq.heappush(heap, pair)
+    # zstd stores a block as it is when coding would save less than 1/64.
+    return coded_bits if coded_bits < 8 * 63 / 64 else 8.0
+
+
+def is_prime(number: int) -> bool:
+    """Decide primality below 2^64 (Miller-Rabin with the first twelve primes as bases, Sorenson and Webster 2015)."""
+    bases = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
+    if number < 2 or any(number % base == 0 for base in bases):
+        return number in bases
+    twos = ((number - 1) & -(number - 1)).bit_length() - 1
+    for base in bases:
+        x = pow(base, (number - 1) >> twos, number)
+        if x not in (1, number - 1) and not any((x := x * x % number) == number - 1 for _ in range(twos - 1)):
+            return False
+    return True
+
+
+def batching_prime(ring: int, least: int) -> int:
+    """Return the smallest prime p = 1 mod 2N with ``p >= least``: modulo p, N integers fit one plaintext."""
+    step = 2 * ring
+    candidate = max(step, -(-(least - 1) // step) * step) + 1
+    while not is_prime(candidate):
+        candidate += step
+    return candidate

@@ -1,0 +1,254 @@
+"""What a secure sum costs on the wire and in time, by formula: needs no backend.
+
+For a number of parameters and of clients, :func:`sizes` gives one row a scheme, our own beside the contexts that papers
+published, so that their tables can be compared. Bytes of SEAL's ciphertexts are predicted to about 2 % (a test
+compares with real ones); OpenFHE writes plain 64-bit words and the published contexts are counted the same way.
+
+Seconds are estimates: ciphertexts times the CPU seconds of one, :data:`COSTS`, measured by ``experiments/bench/he.py``
+in one thread of an AMD EPYC (Zen 3). Contexts that were not measured are scaled from the one of the same family by
+``N log2(N) * primes``, the cost of their transforms; the row says so.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import log2, nan
+
+from crypto import bfv, ckks, wire
+from crypto.base import Budget, Plan
+from crypto.ckks import CkksParameters
+from crypto.errors import BudgetExceeded, InputError
+from crypto.lattice import security_bits
+from crypto.plain import PlainSum
+
+#: Parameters of models that papers count, embeddings and norms included, heads of pre-training excluded.
+MODELS = {
+    "lenet5": 61_706,
+    "resnet18": 11_689_512,
+    "resnet50": 25_557_032,
+    "vit-b16": 85_798_656,
+    "bert-base": 109_482_240,
+    "tinyllama-1.1b": 1_100_048_384,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """CPU seconds of one ciphertext.
+
+    Attributes:
+        ring: N of the measured context.
+        primes: data primes of the measured context.
+        seal_s: encode, encrypt, serialise.
+        add_s: load and add.
+        open_s: load, decrypt, decode.
+    """
+
+    ring: int
+    primes: int
+    seal_s: float
+    add_s: float
+    open_s: float
+
+    def scaled(self, ring: int, primes: int) -> "Cost":
+        """Return the estimate for another context of the same family."""
+        factor = ring * log2(ring) * primes / (self.ring * log2(self.ring) * self.primes)
+        return Cost(
+            ring=ring,
+            primes=primes,
+            seal_s=self.seal_s * factor,
+            add_s=self.add_s * factor,
+            open_s=self.open_s * factor,
+        )
+
+
+#: Measured, see the module docstring.
+COSTS = {
+    "bfv-symmetric": Cost(ring=2048, primes=1, seal_s=0.85e-3, add_s=0.25e-3, open_s=0.55e-3),
+    "bfv-public": Cost(ring=2048, primes=1, seal_s=1.15e-3, add_s=0.25e-3, open_s=0.55e-3),
+    "ckks-symmetric": Cost(ring=4096, primes=1, seal_s=1.7e-3, add_s=0.3e-3, open_s=0.8e-3),
+    "ckks-public": Cost(ring=4096, primes=1, seal_s=3.0e-3, add_s=0.4e-3, open_s=0.8e-3),
+    "tenseal": Cost(ring=8192, primes=3, seal_s=9.7e-3, add_s=0.7e-3, open_s=2.1e-3),
+    "openfhe-ckks": Cost(ring=4096, primes=1, seal_s=1.83e-3, add_s=0.41e-3, open_s=1.01e-3),
+    "openfhe-bgv": Cost(ring=2048, primes=1, seal_s=0.94e-3, add_s=0.27e-3, open_s=0.45e-3),
+}
+
+# OpenFHE's binary archive around the words of one ciphertext.
+_OPENFHE_HEADER_BYTES = 750
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeRow:
+    """One scheme's costs for one round.
+
+    Attributes:
+        scheme: name, as in :data:`SCHEMES`.
+        context: parameters in short.
+        ciphertexts: number a client sends; 0 for schemes without.
+        upload_bytes: bytes a client sends.
+        download_bytes: bytes of the total that a client receives.
+        expansion: upload over the same parameters as float32.
+        error_bound: largest error of one coordinate of the sum; NaN where a paper does not say.
+        headroom_bits: spare bits before the sum would wrap; NaN where a paper does not say.
+        security_bits: by the table of :mod:`crypto.lattice`; 0 for none.
+        seal_s: estimated CPU seconds at a client to seal.
+        add_s: estimated CPU seconds at the server to add all clients.
+        open_s: estimated CPU seconds at a client to open.
+        note: where the row comes from, or why the plan was refused (then the numbers are NaN or 0).
+    """
+
+    scheme: str
+    context: str
+    ciphertexts: int
+    upload_bytes: int
+    download_bytes: int
+    expansion: float
+    error_bound: float
+    headroom_bits: float
+    security_bits: int
+    seal_s: float
+    add_s: float
+    open_s: float
+    note: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the scheme carries the plan."""
+        return self.upload_bytes > 0
+
+
+def sizes(length: int, clients: int, bound: float = 1.0, schemes: Iterable[str] | None = None) -> list[SizeRow]:
+    """Return one row a scheme.
+
+    Args:
+        length: number of parameters that travel; :data:`MODELS` lists some models.
+        clients: number of vectors that are summed.
+        bound: largest absolute value of a parameter.
+        schemes: names from :data:`SCHEMES`; all by default.
+
+    Raises:
+        InputError: an unknown scheme.
+    """
+    plan = Plan(length=length, clients=clients, bound=bound)
+    rows = []
+    for name in SCHEMES if schemes is None else schemes:
+        if name not in SCHEMES:
+            raise InputError(f"scheme '{name}': sizes are known for {', '.join(SCHEMES)}")
+        try:
+            rows.append(SCHEMES[name](name, plan))
+        except BudgetExceeded as error:
+            rows.append(_row(name, plan, "refused", 0, _NOTHING, None, str(error)))
+    return rows
+
+
+_NOTHING = Budget(upload_bytes=0, download_bytes=0, error_bound=nan, headroom_bits=nan, security_bits=0, memory_bytes=0)
+
+
+def _row(
+    name: str, plan: Plan, context: str, ciphertexts: int, budget: Budget, cost: Cost | None, note: str = ""
+) -> SizeRow:
+    return SizeRow(
+        scheme=name,
+        context=context,
+        ciphertexts=ciphertexts,
+        upload_bytes=budget.upload_bytes,
+        download_bytes=budget.download_bytes,
+        expansion=budget.upload_bytes / (4 * plan.length),
+        error_bound=budget.error_bound,
+        headroom_bits=budget.headroom_bits,
+        security_bits=budget.security_bits,
+        seal_s=cost.seal_s * ciphertexts if cost else nan,
+        add_s=cost.add_s * ciphertexts * plan.clients if cost else nan,
+        open_s=cost.open_s * ciphertexts if cost else nan,
+        note=note,
+    )
+
+
+def _plain(name: str, plan: Plan) -> SizeRow:
+    return _row(name, plan, "float32", 0, PlainSum(plan).budget, None, "hides nothing")
+
+
+def _bfv(mode: bfv.Mode) -> Callable[[str, Plan], SizeRow]:
+    def row(name: str, plan: Plan) -> SizeRow:
+        fixed = bfv.codec(plan, bfv.VALUE_BITS, stochastic=True)
+        p = bfv.fit(plan, fixed, mode)
+        cost = COSTS[f"bfv-{mode}"].scaled(p.ring, len(p.chain))
+        context = f"N={p.ring} q={p.modulus_bits} t={p.plain_modulus.bit_length()} bits, {mode}"
+        note = "exact" if p.ring == 2048 else "exact; seconds scaled"
+        return _row(name, plan, context, p.ciphertexts(plan.length), bfv.budget(p, fixed, plan), cost, note)
+
+    return row
+
+
+def _ckks(p: CkksParameters, seeded: bool, family: str, note: str = "") -> Callable[[str, Plan], SizeRow]:
+    def row(name: str, plan: Plan) -> SizeRow:
+        bound = ckks.check(p, plan, "symmetric" if seeded else "public-switched")
+        context = f"N={p.ring} {list(p.chain)} scale 2^{p.scale_bits}, {'symmetric' if seeded else 'public'}"
+        budget = ckks.budget(p, bound, plan, seeded)
+        return _row(name, plan, context, p.ciphertexts(plan.length), budget, COSTS[family], note)
+
+    return row
+
+
+def _openfhe_ckks(name: str, plan: Plan) -> SizeRow:
+    p = CkksParameters(4096, (60,), 40, special=False)
+    bound = ckks.check(p, plan, "public")
+    budget = _words(p.ring, 1, p.data_bits, p.ciphertexts(plan.length), bound.error_bound, bound.headroom_bits)
+    context = f"N={p.ring} {list(p.chain)} scale 2^{p.scale_bits}, public"
+    return _row(name, plan, context, p.ciphertexts(plan.length), budget, COSTS["openfhe-ckks"])
+
+
+def _openfhe_bgv(name: str, plan: Plan) -> SizeRow:
+    fixed = bfv.codec(plan, bfv.VALUE_BITS, stochastic=True)
+    p = bfv.fit(plan, fixed, "public")
+    count, limbs = p.ciphertexts(plan.length), len(p.chain)
+    exact = bfv.budget(p, fixed, plan)
+    budget = _words(p.ring, limbs, p.modulus_bits, count, exact.error_bound, exact.headroom_bits)
+    context = f"N={p.ring} q={p.modulus_bits} t={p.plain_modulus.bit_length()} bits, public"
+    return _row(name, plan, context, count, budget, COSTS["openfhe-bgv"].scaled(p.ring, limbs), "exact")
+
+
+def _words(ring: int, limbs: int, bits: int, count: int, error_bound: float, headroom_bits: float) -> Budget:
+    """Return the budget of ciphertexts that are written as two polynomials of 64-bit words."""
+    total = wire.HEADER_BYTES + count * (2 * ring * limbs * 8 + _OPENFHE_HEADER_BYTES)
+    return Budget(
+        upload_bytes=total,
+        download_bytes=total,
+        error_bound=error_bound,
+        headroom_bits=headroom_bits,
+        security_bits=security_bits(ring, bits),
+        memory_bytes=2 * total,
+    )
+
+
+def _published(ring: int, bits: int, bytes_each: int, note: str) -> Callable[[str, Plan], SizeRow]:
+    def row(name: str, plan: Plan) -> SizeRow:
+        count = -(-plan.length // (ring // 2))
+        budget = Budget(
+            upload_bytes=count * bytes_each,
+            download_bytes=count * bytes_each,
+            error_bound=nan,
+            headroom_bits=nan,
+            security_bits=security_bits(ring, bits),
+            memory_bytes=2 * count * bytes_each,
+        )
+        cost = COSTS["openfhe-ckks"].scaled(ring, -(-bits // 60))
+        return _row(name, plan, f"N={ring} q={bits} bits", count, budget, cost, f"{note}; seconds scaled")
+
+    return row
+
+
+#: What :func:`sizes` knows, by name.
+SCHEMES: dict[str, Callable[[str, Plan], SizeRow]] = {
+    "plain": _plain,
+    "bfv": _bfv("symmetric"),
+    "bfv-public": _bfv("public"),
+    "ckks": _ckks(CkksParameters(), True, "ckks-symmetric"),
+    "ckks-public": _ckks(CkksParameters(), False, "ckks-public"),
+    "openfhe-ckks": _openfhe_ckks,
+    "openfhe-bgv": _openfhe_bgv,
+    "tenseal-usual": _ckks(CkksParameters(8192, (60, 40, 40, 60), 40), False, "tenseal", "TenSEAL's usual context"),
+    # DictPFL (Xue et al., NeurIPS 2025), section 5: N = 2^16, 1555-bit modulus; bytes bit-packed, 2 * N * 1555 / 8.
+    "dictpfl-paper": _published(65536, 1555, 2 * 65536 * 1555 // 8, "DictPFL section 5, bit-packed"),
+    # FedML-HE (Jin et al., arXiv 2303.10837), section 4: 4096 slots, depth 1, scale 2^52: two 64-bit limbs.
+    "fedml-he-paper": _published(8192, 112, 2 * 8192 * 2 * 8, "FedML-HE: 4096 slots, depth 1, scale 2^52"),
+}
