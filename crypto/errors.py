@@ -8,6 +8,7 @@ Every message has three parts: the value, the rule, the remedy.
     |-- InputError          a value that cannot be sealed (NaN, infinity, out of bound, wrong length)
     |-- BudgetExceeded      the plan does not fit the scheme; raised before round 1
     |-- BackendUnavailable  a library that does not load here, with the reason
+    |-- BackendFailed       a library that refused a call, crashed or passed its deadline
     |-- EmptySum            a total of nothing was asked for
     |-- WireError           bytes that are not a sealed vector of ours
     |   |-- IntegrityError  checksum, tag or proof does not match
@@ -33,6 +34,10 @@ class BudgetExceeded(CryptoError, ValueError):
 
 class BackendUnavailable(CryptoError, ImportError):
     """A backend's library does not load in this interpreter; the message says why and what to install."""
+
+
+class BackendFailed(CryptoError, RuntimeError):
+    """A backend refused a call, crashed or passed its deadline; nothing was returned and the call may be repeated."""
 
 
 class EmptySum(CryptoError, ValueError):

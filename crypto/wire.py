@@ -5,7 +5,7 @@ Layout, little-endian, 80 bytes of header and then the body::
     offset size
          0    4  magic "FSIM"
          4    1  version (1)
-         5    1  kind (1 part, 2 total)
+         5    1  kind (1 part, 2 total, 3 partial decryption, 4 key set-up)
          6   10  scheme name, ASCII, zero-padded
         16   16  parameter hash (scheme parameters and plan)
         32    8  key id (zero where a scheme has no key)
@@ -27,7 +27,7 @@ from crypto.errors import IntegrityError, KeyMismatch, LayoutMismatch, ReplayErr
 
 MAGIC = b"FSIM"
 VERSION = 1
-PART, TOTAL = 1, 2
+PART, TOTAL, PARTIAL, KEY = 1, 2, 3, 4
 NO_KEY = bytes(8)
 _HEAD = struct.Struct("<4sBB10s16s8s16sIIQ")
 HEADER_BYTES = _HEAD.size + 8

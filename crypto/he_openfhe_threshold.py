@@ -1,0 +1,381 @@
+"""Homomorphic sums whose key nobody holds: a committee of 2 to 10 opens them together (n of n).
+
+``openfhe-threshold`` on BGV (exact, the default) or CKKS. Everyone seals under the joint public key as with one key;
+the aggregator adds residues; opening takes a message round more: each member turns the round's total into a partial
+decryption with its own share, and whoever collects all of them (the server) fuses the sum. No set of fewer than all
+members can open.
+
+**Set-up.** Members stand in a chain. The first calls :func:`setup_first`, every next one :func:`setup_next` with its
+predecessor's message; the last message holds the joint public key, and everyone calls :func:`setup_finish` with it. A
+share never leaves its member::
+
+    message, share_0 = setup_first(scheme)
+    message, share_1 = setup_next(scheme, message)          # ... up to the last member
+    bundle_0 = setup_finish(scheme, message, share_0)       # KeyBundle of role committee-0
+
+**What it withholds.** The server learns sums, members learn nothing but what the server tells. It assumes that the
+server asks for partial decryptions of true totals: a committee cannot see whether a ciphertext is the sum of many
+clients, so a member answers one total a round only (and the same bytes when asked for it again, as fresh noise on the
+same total would average out). Noise that a member adds to its partial decryption hides its share: heuristically by
+default, statistically with ``flooding="statistical"`` at three times the bytes; see :mod:`crypto._openfhe.params`.
+
+**Lost members.** All members are needed, unless they shared pieces of their shares beforehand: see
+:mod:`crypto.he_openfhe_recovery`.
+"""
+
+import hashlib
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crypto import wire
+from crypto._openfhe import bridge
+from crypto._openfhe.params import Flooding, Ring
+from crypto._openfhe.residues import Residues
+from crypto.base import Opener, Plan, Tag
+from crypto.errors import CryptoError, InputError, IntegrityError, KeyMismatch, ReplayError, WireError
+from crypto.he_openfhe import MEMORY_LIMIT_BYTES, OpenFheBgv, OpenFheCkks, OpenFheSum, ckks_ring
+from crypto.keys import CLIENTS, SERVER, KeyBundle, committee, key_id
+
+MIN_PARTIES, MAX_PARTIES = 2, 10
+#: Member, number of members, reserved, digest of the total that was partially decrypted.
+_PARTIAL = struct.Struct("<BBH16s")
+#: Position in the chain, number of members.
+_SETUP = struct.Struct("<BB")
+_SETUP_TAG = Tag(round=0, layout_hash=bytes(16), length=1)
+
+
+class MissingPartials(CryptoError, ValueError):
+    """A sum cannot be opened yet: members of the committee have not answered. What has arrived is kept."""
+
+
+class ThresholdSum(OpenFheSum):
+    """What the threshold sums share: a committee instead of a key holder."""
+
+    opened_by = "committee"
+
+    def __init__(
+        self,
+        plan: Plan,
+        parties: int,
+        ring: Ring | None = None,
+        *,
+        python: str | None = None,
+        timeout_s: float = bridge.DEFAULT_TIMEOUT_S,
+    ) -> None:
+        if not MIN_PARTIES <= parties <= MAX_PARTIES:
+            raise InputError(f"committee of {parties}: must have {MIN_PARTIES} to {MAX_PARTIES} members")
+        self.parties = parties
+        super().__init__(plan, ring, python=python, timeout_s=timeout_s)
+
+    @property
+    def partial_bytes(self) -> int:
+        """Bytes of one member's framed partial decryption of the plan's longest vector."""
+        return wire.HEADER_BYTES + _PARTIAL.size + self.body_bytes(self.plan.length, 1)
+
+    def make_keys(self, memory_limit_bytes: int = MEMORY_LIMIT_BYTES) -> tuple[KeyBundle, ...]:
+        """Play all members' set-up in one place, for simulations.
+
+        Returns:
+            The server's and the clients' bundles (joint public key only), then one for each member with its share.
+        """
+        message, share = setup_first(self, memory_limit_bytes)
+        shares = [share]
+        while len(shares) < self.parties:
+            message, share = setup_next(self, message, memory_limit_bytes)
+            shares.append(share)
+        return (
+            public_bundle(self, message, SERVER),
+            public_bundle(self, message, CLIENTS),
+            *(setup_finish(self, message, share) for share in shares),
+        )
+
+    def opener(self, bundle: KeyBundle) -> Opener:
+        """Refuse: nobody opens alone."""
+        raise KeyMismatch(
+            f"'{self.scheme}' is opened by a committee of {self.parties}: no bundle opens alone; take "
+            "partial_opener(bundle) at each member and fuser(tag) where the partial decryptions meet"
+        )
+
+    def partial_opener(self, bundle: KeyBundle) -> "PartialOpener":
+        """Return a member's role.
+
+        Raises:
+            KeyMismatch: the bundle is of another scheme, key or parameters, or not a member's.
+        """
+        member = self.member_of(bundle)
+        return PartialOpener(self.with_key(bundle.key_id), member, self.unpack_key(bundle.secret, 1))
+
+    def member_of(self, bundle: KeyBundle) -> int:
+        """Return a member's number, or raise :class:`~crypto.errors.KeyMismatch` for any other bundle."""
+        bundle.require(self.scheme, self.key_params_hash, self.key_id)
+        for member in range(self.parties):
+            if bundle.role == committee(member) and bundle.secret:
+                return member
+        raise KeyMismatch(
+            f"the '{bundle.role}' bundle is none of this committee's {self.parties} members: load committee-<member>"
+        )
+
+    def fuser(self, tag: Tag, total: bytes | None = None) -> "Fuser":
+        """Return the role that collects a round's partial decryptions and opens the sum; it holds no secret."""
+        return Fuser(self, tag, total)
+
+
+class ThresholdBgv(ThresholdSum, OpenFheBgv):
+    """``openfhe-threshold`` on BGV: exact sums; refuses what :class:`~crypto.he_openfhe.OpenFheBgv` refuses."""
+
+    scheme = "ofhe-tbgv"
+
+    def _default_ring(self) -> Ring:
+        return bgv_ring("heuristic")
+
+
+class ThresholdCkks(ThresholdSum, OpenFheCkks):
+    """``openfhe-threshold`` on CKKS: the flooding noise stays in the sum; its error bound counts it."""
+
+    scheme = "ofhe-tckks"
+
+    def _default_ring(self) -> Ring:
+        return ckks_ring(self.plan)
+
+
+def bgv_ring(flooding: Flooding) -> Ring:
+    """Return the default ring of a threshold BGV sum: N=4096 with one prime, or N=8192 with three."""
+    return Ring("bgv", 8192 if flooding == "statistical" else 4096, 60, plain_bits=31, flooding=flooding)
+
+
+def threshold_sum(
+    plan: Plan, parties: int, base: str = "bgv", flooding: Flooding = "heuristic", python: str | None = None
+) -> ThresholdSum:
+    """Return the threshold sum that ``openfhe-threshold`` names.
+
+    Args:
+        plan: what the federation will ask.
+        parties: members of the committee, 2 to 10.
+        base: ``"bgv"`` or ``"ckks"``.
+        flooding: see :mod:`crypto._openfhe.params`; ``"statistical"`` needs BGV.
+        python: interpreter of the worker.
+
+    Raises:
+        BudgetExceeded: the plan does not fit.
+        InputError: another base, or a committee of another size.
+    """
+    if base == "bgv":
+        return ThresholdBgv(plan, parties, bgv_ring(flooding), python=python)
+    if base != "ckks":
+        raise InputError(f"threshold base '{base}': must be bgv or ckks")
+    if flooding != "heuristic":
+        raise InputError("statistical flooding for CKKS: OpenFHE has none; use base bgv")
+    return ThresholdCkks(plan, parties, python=python)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A member's secret share of the key, before the joint public key is known."""
+
+    member: int
+    secret: bytes = field(repr=False)
+
+
+def setup_first(sum_: ThresholdSum, memory_limit_bytes: int = MEMORY_LIMIT_BYTES) -> tuple[bytes, Share]:
+    """Start the chain: make member 0's share.
+
+    Returns:
+        The message for member 1, and the share to keep.
+    """
+    sum_.check_memory(memory_limit_bytes)
+    return _link(sum_, 0, sum_.call("keygen"))
+
+
+def setup_next(sum_: ThresholdSum, message: bytes, memory_limit_bytes: int = MEMORY_LIMIT_BYTES) -> tuple[bytes, Share]:
+    """Continue the chain with one more member's share.
+
+    Args:
+        sum_: the common description.
+        message: the predecessor's message.
+        memory_limit_bytes: see :meth:`crypto.he_openfhe.OpenFheSum.check_memory`.
+
+    Returns:
+        The message for the next member (for everyone, from the last), and the share to keep.
+
+    Raises:
+        WireError: (or a subclass) not a set-up message of this committee, or already the last.
+    """
+    sum_.check_memory(memory_limit_bytes)
+    position, public = _read_setup(sum_, message)
+    if position + 1 >= sum_.parties:
+        raise WireError(f"set-up message of member {position}, the last of {sum_.parties}: the key is complete")
+    return _link(sum_, position + 1, sum_.call("join", public))
+
+
+def setup_finish(sum_: ThresholdSum, message: bytes, share: Share) -> KeyBundle:
+    """Return a member's key bundle, from the last member's message and its own share."""
+    public, identity = _joint(sum_, message)
+    return KeyBundle(
+        role=committee(share.member),
+        scheme=sum_.scheme,
+        params_hash=sum_.key_params_hash,
+        key_id=identity,
+        public=public,
+        secret=share.secret,
+    )
+
+
+def public_bundle(sum_: ThresholdSum, message: bytes, role: str = CLIENTS) -> KeyBundle:
+    """Return the bundle of who holds the joint public key only, from the last member's message."""
+    public, identity = _joint(sum_, message)
+    return KeyBundle(role=role, scheme=sum_.scheme, params_hash=sum_.key_params_hash, key_id=identity, public=public)
+
+
+def _link(sum_: ThresholdSum, member: int, pair: list[Any]) -> tuple[bytes, Share]:
+    public, secret = (sum_.pack(part) for part in pair)
+    body = _SETUP.pack(member, sum_.parties) + public
+    return wire.encode(_setup_header(sum_), wire.KEY, 1, body), Share(member, secret)
+
+
+def _joint(sum_: ThresholdSum, message: bytes) -> tuple[bytes, bytes]:
+    position, residues = _read_setup(sum_, message)
+    if position != sum_.parties - 1:
+        raise WireError(
+            f"set-up message of member {position}: the key is complete after member {sum_.parties - 1} only"
+        )
+    public = sum_.pack(residues)
+    return public, key_id(sum_.scheme, sum_.key_params_hash, public)
+
+
+def _read_setup(sum_: ThresholdSum, message: bytes) -> tuple[int, Residues]:
+    frame = wire.decode(message, _setup_header(sum_), wire.KEY, _SETUP.size + sum_.ring.bytes_of(2))
+    position, parties = _SETUP.unpack(frame.body[: _SETUP.size])
+    if parties != sum_.parties or position >= parties:
+        raise WireError(f"set-up message of member {position} of {parties}: this committee has {sum_.parties}")
+    return position, sum_.unpack(frame.body[_SETUP.size :], 2)
+
+
+def _setup_header(sum_: ThresholdSum) -> wire.Header:
+    return wire.Header(scheme=sum_.scheme, params_hash=sum_.key_params_hash, key_id=wire.NO_KEY, tag=_SETUP_TAG)
+
+
+class PartialOpener:
+    """A member's role: its share turns a total into a partial decryption, once a round."""
+
+    def __init__(self, sum_: ThresholdSum, member: int, secret: Residues) -> None:
+        self._sum, self.member, self._secret = sum_, member, secret
+        self._answered: tuple[int, bytes, bytes] | None = None
+
+    def __repr__(self) -> str:
+        return f"PartialOpener({self._sum.scheme}, member {self.member}, share [redacted])"
+
+    def partial(self, total: bytes, tag: Tag) -> bytes:
+        """Partially decrypt a round's total.
+
+        Args:
+            total: the adder's framed total.
+            tag: the round's.
+
+        Returns:
+            A framed partial decryption; the same bytes when the same total is asked for again.
+
+        Raises:
+            WireError: (or a subclass) not a total of this scheme, key, round or layout.
+            ReplayError: a total other than the first of this round, or a round before the last answered: two totals of
+                one round would tell their difference.
+        """
+        self._sum.check_tag(tag)
+        frame = wire.decode(total, self._sum.header(tag), wire.TOTAL, self._sum.body_bytes(tag.length))
+        digest = _digest(total)
+        if self._answered is not None and tag.round <= self._answered[0]:
+            if (tag.round, digest) == self._answered[:2]:
+                return self._answered[2]
+            raise ReplayError(
+                f"total of round {tag.round}: member {self.member} has answered another one up to round "
+                f"{self._answered[0]}; each round is opened once"
+            )
+        parts = bytearray(_PARTIAL.pack(self.member, self._sum.parties, 0, digest))
+        for batch in self._sum.batches(self._sum.unpack(frame.body, 2)):
+            parts += self._sum.pack(self._sum.call("partial", self._secret, batch, lead=self.member == 0)[0])
+        answer = wire.encode(self._sum.header(tag), wire.PARTIAL, frame.count, parts)
+        self._answered = (tag.round, digest, answer)
+        return answer
+
+
+class Fuser:
+    """Collects a round's partial decryptions and opens the sum; holds no secret.
+
+    Args:
+        sum_: the description, bound to the key.
+        tag: the round's.
+        total: the framed total; given it, a partial decryption of anything else is refused, else the first one decides.
+    """
+
+    def __init__(self, sum_: ThresholdSum, tag: Tag, total: bytes | None = None) -> None:
+        sum_.check_tag(tag)
+        self._sum, self._tag, self._header = sum_, tag, sum_.header(tag)
+        self._digest = None if total is None else _digest(total)
+        self._partials: dict[int, Residues] = {}
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Members whose partial decryption has not arrived."""
+        return tuple(m for m in range(self._sum.parties) if m not in self._partials)
+
+    def add(self, partial: bytes) -> int:
+        """Take one member's partial decryption.
+
+        Returns:
+            The member's number.
+
+        Raises:
+            WireError: (or a subclass) not a partial decryption of this round; nothing changes.
+            IntegrityError: of another total.
+            ReplayError: the member's has arrived already.
+        """
+        size = _PARTIAL.size + self._sum.body_bytes(self._tag.length, 1)
+        frame = wire.decode(partial, self._header, wire.PARTIAL, size)
+        member, parties, reserved, digest = _PARTIAL.unpack(frame.body[: _PARTIAL.size])
+        if parties != self._sum.parties or member >= parties or reserved:
+            raise WireError(
+                f"partial decryption of member {member} of {parties}: this committee has {self._sum.parties}"
+            )
+        if member in self._partials:
+            raise ReplayError(
+                f"partial decryption of member {member}: it has arrived already; each member answers once"
+            )
+        if self._digest is not None and digest != self._digest:
+            raise IntegrityError(
+                f"partial decryption by member {member} of total {digest.hex()[:8]}: the others opened "
+                f"{self._digest.hex()[:8]}; send all members the same total"
+            )
+        self._partials[member] = self._sum.unpack(frame.body[_PARTIAL.size :], 1)
+        self._digest = digest
+        return int(member)
+
+    def open(self) -> NDArray[np.float64]:
+        """Return the sum, shape ``(tag.length,)``.
+
+        Raises:
+            MissingPartials: a member has not answered; names them. What has arrived is kept.
+        """
+        if self.missing:
+            raise MissingPartials(
+                f"partial decryptions of members {list(self.missing)} are missing: all {self._sum.parties} are "
+                "needed; ask them again, those that arrived are kept"
+            )
+        opened = []
+        for batches in zip(*(self._sum.batches(self._partials[m]) for m in range(self._sum.parties)), strict=True):
+            opened.append(self._sum.call("fuse", *batches)[0])
+        return self._sum.values(opened, self._tag.length)
+
+
+def fuse(sum_: ThresholdSum, partials: list[bytes], tag: Tag, total: bytes | None = None) -> NDArray[np.float64]:
+    """Open a round's sum from all members' partial decryptions, in any order; see :class:`Fuser`."""
+    fuser = sum_.fuser(tag, total)
+    for partial in partials:
+        fuser.add(partial)
+    return fuser.open()
+
+
+def _digest(total: bytes) -> bytes:
+    return hashlib.sha256(b"fedsim-partial-v1" + total).digest()[:16]
