@@ -37,8 +37,8 @@ class Engine(Protocol):
     def encrypt(self, encryptor: Any, values: NDArray[Any]) -> bytes:
         """Return one fresh ciphertext of at most as many values as there are slots; other slots are zero."""
 
-    def decrypt(self, decryptor: Any, ciphertext: Any) -> NDArray[Any]:
-        """Return the values in all slots."""
+    def decrypt(self, decryptor: Any, ciphertext: Any, count: int) -> NDArray[Any]:
+        """Return the values in all slots of a sum of `count` vectors."""
 
     def load(self, data: memoryview) -> Any:
         """Read a ciphertext and check its form, or raise :class:`~crypto.errors.WireError`."""
@@ -74,8 +74,8 @@ class SealedSum(KeyedSum):
         """Return finite values as the engine takes them, and how many were clipped."""
 
     @abstractmethod
-    def decode(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """Return what the engine gave for a total as floats."""
+    def decode(self, values: NDArray[Any], count: int) -> NDArray[np.float64]:
+        """Return what the engine gave for a total of `count` vectors as floats."""
 
     @abstractmethod
     def check_bound(self, vector: FloatVector) -> None:
@@ -246,8 +246,8 @@ class SealedOpener(Opener):
         chunks = split(frame.body, self._sum.ciphertexts(tag.length), self._sum.lengths(wire.TOTAL))
         for at, chunk in zip(range(0, tag.length, slots), chunks, strict=True):
             part = out[at : at + slots]
-            values = self._engine.decrypt(self._decryptor, self._engine.load(chunk))
-            part[:] = self._sum.decode(values[: part.size])
+            values = self._engine.decrypt(self._decryptor, self._engine.load(chunk), frame.count)
+            part[:] = self._sum.decode(values[: part.size], frame.count)
         return out
 
 

@@ -81,6 +81,11 @@ class BfvParameters:
         """Return how many ciphertexts hold `length` integers."""
         return -(-length // self.ring)
 
+    def least_noise_budget(self, count: int) -> int:
+        """Return the noise budget in bits, as SEAL counts it, that a sum of `count` fresh ciphertexts surely keeps."""
+        bound = noise(count, self.ring, self.ring, self.mode)
+        return max(1, int(self.modulus_bits - log2(2.0 * self.plain_modulus * bound)) - 1)
+
     def fresh_bytes(self) -> int:
         """Return the bytes of one fresh ciphertext, to about 1 %."""
         return compressed_bytes(self.ring, self.chain, 1 if self.mode == "symmetric" else 2)
@@ -113,7 +118,11 @@ def fit(plan: Plan, fixed: FixedPoint, mode: Mode = "symmetric", ring: int | Non
         raise BudgetExceeded(f"ring {ring}: sums use {list(RINGS)}")
     for candidate in RINGS if ring is None else (ring,):
         plain = batching_prime(candidate, 2 * plan.clients * fixed.max_value + 1)
-        bits = max(LEAST_MODULUS_BITS, ceil(log2(2.0 * plain * noise(plan, candidate, mode))) + MARGIN_BITS[mode])
+        bits = max(
+            LEAST_MODULUS_BITS,
+            ceil(log2(2.0 * plain * noise(plan.clients, _padded(plan.length, candidate), candidate, mode)))
+            + MARGIN_BITS[mode],
+        )
         if plain < 2**MAX_PRIME_BITS and bits <= max_modulus_bits(candidate):
             primes = -(-bits // MAX_PRIME_BITS)
             each = -(-bits // primes)
@@ -127,12 +136,15 @@ def fit(plan: Plan, fixed: FixedPoint, mode: Mode = "symmetric", ring: int | Non
     )
 
 
-def noise(plan: Plan, ring: int, mode: Mode) -> float:
-    """Return the bound of the noise of the plan's sum; see the module docstring."""
+def noise(clients: int, coefficients: int, ring: int, mode: Mode) -> float:
+    """Return the bound of the noise of a sum over so many coefficients; see the module docstring."""
     if mode == "symmetric":
-        return plan.clients * (LARGEST_ERROR + 0.5)
-    coefficients = -(-plan.length // ring) * ring
-    return tail(coefficients) * sqrt(plan.clients) * fresh_noise_std(ring, mode) + plan.clients / 2
+        return clients * (LARGEST_ERROR + 0.5)
+    return tail(coefficients) * sqrt(clients) * fresh_noise_std(ring, mode) + clients / 2
+
+
+def _padded(length: int, ring: int) -> int:
+    return -(-length // ring) * ring
 
 
 def budget(parameters: BfvParameters, fixed: FixedPoint, plan: Plan) -> Budget:

@@ -110,8 +110,18 @@ class BfvSum(SealedSum):
         encoded = self.codec.encode_with(chunk, words)
         return encoded.values, encoded.clipped
 
-    def decode(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """See :meth:`crypto._sealed.SealedSum.decode`."""
+    def decode(self, values: NDArray[Any], count: int) -> NDArray[np.float64]:
+        """See :meth:`crypto._sealed.SealedSum.decode`.
+
+        Raises:
+            IntegrityError: an integer is larger than any sum of `count` vectors.
+        """
+        largest, found = count * self.codec.max_value, int(np.max(np.abs(values)))
+        if found > largest:
+            raise IntegrityError(
+                f"opened integer {found}: sums of {count} clients stay within {largest}; a client sent a ciphertext of "
+                "another making, leave it out"
+            )
         return self.codec.decode(values)
 
     def report_clipped(self, clipped: int, size: int) -> None:
@@ -240,9 +250,17 @@ class BfvEngine(SealEngine):
         self._encoder.encode(to_residues(values, self._parameters.plain_modulus).tolist(), self._plain)
         return self._encrypt_plain(encryptor)
 
-    def decrypt(self, decryptor: Any, ciphertext: Any) -> NDArray[Any]:
-        """See :meth:`crypto._sealed.Engine.decrypt`; returns int64."""
-        if decryptor.invariant_noise_budget(ciphertext) <= 0:
-            raise IntegrityError("noise beyond the plan's: a client sent a ciphertext of another making; leave it out")
+    def decrypt(self, decryptor: Any, ciphertext: Any, count: int) -> NDArray[Any]:
+        """See :meth:`crypto._sealed.Engine.decrypt`; returns int64.
+
+        Raises:
+            IntegrityError: more noise than `count` honest ciphertexts can have.
+        """
+        left, least = decryptor.invariant_noise_budget(ciphertext), self._parameters.least_noise_budget(count)
+        if left < least:
+            raise IntegrityError(
+                f"{left} bits of noise budget left: sums of {count} clients keep at least {least}; a client sent a "
+                "ciphertext of another making, leave it out"
+            )
         decryptor.decrypt(ciphertext, self._plain)
         return np.array(self._encoder.decode_int64(self._plain), np.int64)

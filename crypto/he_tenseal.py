@@ -85,18 +85,18 @@ class CkksSum(SealedSum):
         """See :meth:`crypto._sealed.SealedSum.encode`."""
         return chunk.astype(np.float64), 0
 
-    def decode(self, values: NDArray[Any]) -> NDArray[np.float64]:
+    def decode(self, values: NDArray[Any], count: int) -> NDArray[np.float64]:
         """See :meth:`crypto._sealed.SealedSum.decode`; rounds to the release grid.
 
         Raises:
-            IntegrityError: a value is larger than any sum of the plan's clients.
+            IntegrityError: a value is larger than any sum of `count` vectors within the bound.
         """
-        largest = self.plan.clients * self.plan.bound + self.bound.error_bound
+        largest = count * self.plan.bound + self.bound.error_bound
         if not bool(np.all(np.abs(values) <= largest)):
             worst = values[np.argmax(np.abs(values))]
             raise IntegrityError(
-                f"opened value {worst:g}: sums of this plan stay within {largest:g}; a client sent a ciphertext of "
-                "another making, leave it out"
+                f"opened value {worst:g}: sums of {count} clients stay within {largest:g}; a client sent a "
+                "ciphertext of another making, leave it out"
             )
         return self.bound.release(values)
 
@@ -140,7 +140,7 @@ class CkksEngine(SealEngine):
         self._encoder.encode(values.tolist(), self._parameters.scale, self._plain)
         return self._encrypt_plain(encryptor)
 
-    def decrypt(self, decryptor: Any, ciphertext: Any) -> NDArray[Any]:
+    def decrypt(self, decryptor: Any, ciphertext: Any, count: int) -> NDArray[Any]:
         """See :meth:`crypto._sealed.Engine.decrypt`; returns float64."""
         decryptor.decrypt(ciphertext, self._plain)
         return np.array(self._encoder.decode_double(self._plain))

@@ -192,7 +192,7 @@ def test_parameters_have_128_bits_and_a_margin() -> None:
         sum_ = BfvSum(plan)
         p = sum_.parameters
         assert p.security_bits >= 128 and sum_.budget.headroom_bits >= 0
-        assert 2**p.modulus_bits >= 2 * 2 * p.plain_modulus * bfv.noise(plan, p.ring, p.mode)
+        assert 2**p.modulus_bits >= 2 * 2 * p.plain_modulus * bfv.noise(clients, plan.length, p.ring, p.mode)
 
 
 def test_a_wide_plan_moves_to_the_next_ring() -> None:
@@ -303,7 +303,7 @@ class TestWrongMessages:
         adder = sum_.adder(tag(2049))
         adder.add(good)
         adder.add(wire.encode(sum_.header(tag(2049)), wire.PART, 1, body))
-        with pytest.raises(IntegrityError, match="noise beyond"):
+        with pytest.raises(IntegrityError, match="noise budget left: sums of 2 clients keep at least"):
             sum_.opener(key).open([adder.total()], tag(2049))
 
 

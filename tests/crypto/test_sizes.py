@@ -1,0 +1,83 @@
+"""The size calculator: formulas against the sums' own budgets, published figures, refusals."""
+
+from math import isnan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crypto.base import Plan
+from crypto.errors import InputError
+from crypto.he_seal import BfvSum
+from crypto.he_tenseal import CkksSum
+from crypto.sizes import COSTS, MODELS, SCHEMES, sizes
+
+OURS = {
+    "bfv": lambda plan: BfvSum(plan),
+    "bfv-public": lambda plan: BfvSum(plan, mode="public"),
+    "ckks": lambda plan: CkksSum(plan),
+    "ckks-public": lambda plan: CkksSum(plan, mode="public"),
+}
+
+
+@pytest.mark.parametrize("scheme", OURS)
+@given(length=st.integers(1, 10**9), clients=st.sampled_from([1, 2, 10, 1000]))
+def test_rows_agree_with_the_sums_own_budget(scheme: str, length: int, clients: int) -> None:
+    (row,) = sizes(length, clients, schemes=[scheme])
+    sum_ = OURS[scheme](Plan(length=length, clients=clients, bound=1.0))
+    assert (row.upload_bytes, row.download_bytes) == (sum_.budget.upload_bytes, sum_.budget.download_bytes)
+    assert (row.error_bound, row.headroom_bits) == (sum_.budget.error_bound, sum_.budget.headroom_bits)
+    assert row.security_bits == sum_.budget.security_bits >= 128
+    assert row.ciphertexts == sum_.ciphertexts(length)
+    assert row.expansion == row.upload_bytes / (4 * length)
+
+
+def test_dictpfl_counts_2619_ciphertexts_for_a_fully_encrypted_vit_b16() -> None:
+    (row,) = sizes(MODELS["vit-b16"], 3, schemes=["dictpfl-paper"])
+    assert row.ciphertexts == 2619
+    assert row.upload_bytes == pytest.approx(66.7e9, rel=0.001)
+    assert row.expansion == pytest.approx(194, abs=0.5)
+    assert row.security_bits == 128
+
+
+def test_dictpfl_table_of_rank_4_needs_11_ciphertexts() -> None:
+    assert sizes(331_776, 3, schemes=["dictpfl-paper"])[0].ciphertexts == 11
+
+
+def test_fedml_he_counts_about_5_gigabytes_for_a_vit() -> None:
+    (row,) = sizes(MODELS["vit-b16"], 3, schemes=["fedml-he-paper"])
+    assert row.ciphertexts == -(-MODELS["vit-b16"] // 4096)
+    assert row.upload_bytes == pytest.approx(5.35e9, rel=0.05)
+
+
+def test_the_usual_context_costs_81_bytes_a_parameter_and_ours_7() -> None:
+    rows = {row.scheme: row for row in sizes(10**6, 1000)}
+    assert rows["tenseal-usual"].upload_bytes / 1e6 == pytest.approx(81, abs=1)
+    assert rows["bfv"].upload_bytes / 1e6 <= 7.2
+    assert rows["ckks-public"].upload_bytes / 1e6 <= 31
+    assert rows["openfhe-bgv"].upload_bytes / 1e6 <= 17
+
+
+def test_a_plan_that_does_not_fit_says_why() -> None:
+    (row,) = sizes(10, 10**6, bound=1e6, schemes=["ckks"])
+    assert not row.fits and "wraps silently" in row.note and isnan(row.error_bound)
+
+
+def test_all_rows_have_positive_sizes_and_plausible_times() -> None:
+    rows = sizes(10**6, 100)
+    assert [row.scheme for row in rows] == list(SCHEMES)
+    for row in rows:
+        assert row.fits and row.download_bytes > 0
+        assert row.scheme == "plain" or (row.seal_s > 0 and row.add_s > 0 and row.open_s > 0)
+
+
+def test_costs_scale_with_the_transforms() -> None:
+    cost = COSTS["openfhe-ckks"]
+    double = cost.scaled(2 * cost.ring, cost.primes)
+    assert double.seal_s / cost.seal_s == pytest.approx(2 * 13 / 12)
+    assert cost.scaled(cost.ring, 3).add_s == pytest.approx(3 * cost.add_s)
+
+
+def test_unknown_schemes_are_named() -> None:
+    with pytest.raises(InputError, match="scheme 'rsa': sizes are known for plain, bfv"):
+        sizes(10, 2, schemes=["rsa"])
