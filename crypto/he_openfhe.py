@@ -11,6 +11,8 @@ Clients hold one common key pair and open the sum themselves; the aggregator see
 it adds residues and needs no library. With one shared secret key this protects against the server, not against a client
 that colludes with it; where no single party may be able to decrypt see :mod:`crypto.he_openfhe_threshold`.
 
+CKKS sums open with noise that tells about the key: see "Release" in :mod:`crypto.ckks`; BGV sums do not.
+
 Only what :mod:`crypto._openfhe.residues` has unpacked and checked reaches the library. The library runs in a worker
 process (:mod:`crypto._openfhe.bridge`) under an interpreter that can load it.
 """

@@ -19,6 +19,9 @@ clients, so a member answers one total a round only (and the same bytes when ask
 same total would average out). Noise that a member adds to its partial decryption hides its share: heuristically by
 default, statistically with ``flooding="statistical"`` at three times the bytes; see :mod:`crypto._openfhe.params`.
 
+**Prefer BGV.** A CKKS sum opens with its noise, and here the server sees both ciphertexts and opened sums, which is the
+setting of Li and Micciancio's key recovery; heuristic flooding and rounding are all that stands against it.
+
 **Lost members.** All members are needed, unless they shared pieces of their shares beforehand: see
 :mod:`crypto.he_openfhe_recovery`.
 """
