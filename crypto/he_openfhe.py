@@ -11,6 +11,8 @@ Clients hold one common key pair and open the sum themselves; the aggregator see
 it adds residues and needs no library. With one shared secret key this protects against the server, not against a client
 that colludes with it; where no single party may be able to decrypt see :mod:`crypto.he_openfhe_threshold`.
 
+CKKS sums open with noise that tells about the key: see "Release" in :mod:`crypto.ckks`; BGV sums do not.
+
 Only what :mod:`crypto._openfhe.residues` has unpacked and checked reaches the library. The library runs in a worker
 process (:mod:`crypto._openfhe.bridge`) under an interpreter that can load it.
 """
@@ -30,8 +32,9 @@ from crypto import ckks, wire
 from crypto._openfhe import bridge
 from crypto._openfhe.params import FLOODING_STD, Ring, bgv_margin_bits, fresh_std
 from crypto._openfhe.residues import Residues, add_into, pack, unpack
+from crypto._sealed import check_count, check_length
 from crypto.base import Adder, Budget, FloatVector, Opener, Plan, Sealer, Tag
-from crypto.errors import BudgetExceeded, EmptySum, InputError, KeyMismatch, WireError
+from crypto.errors import BudgetExceeded, EmptySum, InputError, IntegrityError, KeyMismatch, WireError
 from crypto.fixed_point import FixedPoint
 from crypto.keys import CLIENTS, SERVER, KeyBundle, KeyedSum, key_id, without_secret
 from crypto.lattice import fresh_noise_std
@@ -99,8 +102,12 @@ class OpenFheSum(KeyedSum):
         """Return what the library seals (int64 or float64, as long as `values`) and the number of clipped values."""
 
     @abstractmethod
-    def _decode(self, opened: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the values of what the library opened."""
+    def _decode(self, opened: NDArray[Any], count: int) -> NDArray[np.float64]:
+        """Return the values of what the library opened for a sum of `count` vectors."""
+
+    @abstractmethod
+    def _largest(self, count: int) -> float:
+        """Return the largest absolute value that the library may open for a sum of `count` vectors."""
 
     def body_bytes(self, length: int, polynomials: int = 2) -> int:
         """Return the bytes of all packed ciphertexts (or partial decryptions: 1 polynomial) of a vector."""
@@ -220,18 +227,21 @@ class OpenFheSum(KeyedSum):
         for at in range(0, len(residues), BATCH):
             yield residues[at : at + BATCH]
 
-    def values(self, opened: list[Any], length: int) -> NDArray[np.float64]:
-        """Return the first `length` values of what the library opened, batch by batch."""
-        dtype = "<i8" if self.kind == "bgv" else "<f8"
-        flat = np.concatenate([np.frombuffer(memoryview(part).cast("B"), dtype) for part in opened])
-        return self._decode(flat[:length])
+    def values(self, opened: list[Any], length: int, count: int) -> NDArray[np.float64]:
+        """Return the first `length` values of what the library opened, batch by batch, for a sum of `count` vectors.
 
-    def check_tag(self, tag: Tag) -> None:
-        """Raise :class:`~crypto.errors.InputError` if a round is longer than the plan's longest vector."""
-        if tag.length > self.plan.length:
-            raise InputError(
-                f"round of {tag.length} values: the plan declares at most {self.plan.length}; declare more"
+        Raises:
+            IntegrityError: a value is beyond what `count` vectors within the plan's bound can sum to.
+        """
+        dtype = "<i8" if self.kind == "bgv" else "<f8"
+        flat = np.concatenate([np.frombuffer(memoryview(part).cast("B"), dtype) for part in opened])[:length]
+        found, largest = float(np.abs(flat).max()), self._largest(count)
+        if not found <= largest:
+            raise IntegrityError(
+                f"opened sum reaches {found:g} (before scaling): {count} vectors reach {largest:g} at most; a client "
+                "sent a ciphertext of another making, or too few members' partial decryptions were fused"
             )
+        return self._decode(flat, count)
 
 
 class OpenFheCkks(OpenFheSum):
@@ -268,8 +278,11 @@ class OpenFheCkks(OpenFheSum):
             )
         return exact, 0
 
-    def _decode(self, opened: NDArray[Any]) -> NDArray[np.float64]:
+    def _decode(self, opened: NDArray[Any], count: int) -> NDArray[np.float64]:
         return self._bound.release(opened.astype(np.float64))
+
+    def _largest(self, count: int) -> float:
+        return count * self.plan.bound + self._bound.error_bound
 
 
 class OpenFheBgv(OpenFheSum):
@@ -308,8 +321,11 @@ class OpenFheBgv(OpenFheSum):
         encoded = self.codec.encode(values)
         return encoded.values, encoded.clipped
 
-    def _decode(self, opened: NDArray[Any]) -> NDArray[np.float64]:
+    def _decode(self, opened: NDArray[Any], count: int) -> NDArray[np.float64]:
         return self.codec.decode(opened.astype(np.int64))
+
+    def _largest(self, count: int) -> float:
+        return count * self.codec.max_value
 
 
 #: Names on the command line.
@@ -348,7 +364,7 @@ class OpenFheSealer(Sealer):
     def seal(self, vector: FloatVector, tag: Tag) -> list[bytes]:
         """See :meth:`crypto.base.Sealer.seal`; NaN and infinities are refused before the library sees anything."""
         check_vector(vector, tag)
-        self._sum.check_tag(tag)
+        check_length(tag, self._sum.plan)
         check_finite(vector)
         per_batch, body, clipped = BATCH * self._sum.ring.slots, bytearray(), 0
         for at in range(0, tag.length, per_batch):
@@ -365,7 +381,7 @@ class OpenFheAdder(Adder):
     """Running sum of residues: no key, no library."""
 
     def __init__(self, sum_: OpenFheSum, tag: Tag) -> None:
-        sum_.check_tag(tag)
+        check_length(tag, sum_.plan)
         self._sum, self._tag, self._header = sum_, tag, sum_.header(tag)
         self._total: Residues | None = None
         self._count = 0
@@ -385,11 +401,7 @@ class OpenFheAdder(Adder):
 
     def _accumulate(self, data: bytes, kind: int) -> None:
         frame = wire.decode(data, self._header, kind, self._sum.body_bytes(self._tag.length))
-        if self._count + frame.count > self._sum.plan.clients:
-            raise WireError(
-                f"{self._count + frame.count} vectors in one sum: the plan declares at most "
-                f"{self._sum.plan.clients}, more could wrap; declare more clients"
-            )
+        check_count(self._count + frame.count, self._sum.plan)
         residues = self._sum.unpack(frame.body, 2)
         if self._total is None:
             self._total = residues
@@ -417,8 +429,9 @@ class OpenFheOpener(Opener):
         """See :meth:`crypto.base.Opener.open`."""
         if len(totals) != 1:
             raise WireError(f"{len(totals)} totals: '{self._sum.scheme}' has one aggregator")
-        self._sum.check_tag(tag)
+        check_length(tag, self._sum.plan)
         frame = wire.decode(totals[0], self._sum.header(tag), wire.TOTAL, self._sum.body_bytes(tag.length))
+        check_count(frame.count, self._sum.plan)
         sealed = self._sum.unpack(frame.body, 2)
         opened = [self._sum.call("decrypt", self._secret, batch)[0] for batch in self._sum.batches(sealed)]
-        return self._sum.values(opened, tag.length)
+        return self._sum.values(opened, tag.length, frame.count)

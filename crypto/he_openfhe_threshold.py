@@ -19,6 +19,9 @@ clients, so a member answers one total a round only (and the same bytes when ask
 same total would average out). Noise that a member adds to its partial decryption hides its share: heuristically by
 default, statistically with ``flooding="statistical"`` at three times the bytes; see :mod:`crypto._openfhe.params`.
 
+**Prefer BGV.** A CKKS sum opens with its noise, and here the server sees both ciphertexts and opened sums, which is the
+setting of Li and Micciancio's key recovery; heuristic flooding and rounding are all that stands against it.
+
 **Lost members.** All members are needed, unless they shared pieces of their shares beforehand: see
 :mod:`crypto.he_openfhe_recovery`.
 """
@@ -35,6 +38,7 @@ from crypto import wire
 from crypto._openfhe import bridge
 from crypto._openfhe.params import Flooding, Ring
 from crypto._openfhe.residues import Residues
+from crypto._sealed import check_count, check_length
 from crypto.base import Opener, Plan, Tag
 from crypto.errors import CryptoError, InputError, IntegrityError, KeyMismatch, ReplayError, WireError
 from crypto.he_openfhe import MEMORY_LIMIT_BYTES, OpenFheBgv, OpenFheCkks, OpenFheSum, ckks_ring
@@ -283,7 +287,7 @@ class PartialOpener:
             ReplayError: a total other than the first of this round, or a round before the last answered: two totals of
                 one round would tell their difference.
         """
-        self._sum.check_tag(tag)
+        check_length(tag, self._sum.plan)
         frame = wire.decode(total, self._sum.header(tag), wire.TOTAL, self._sum.body_bytes(tag.length))
         digest = _digest(total)
         if self._answered is not None and tag.round <= self._answered[0]:
@@ -311,9 +315,10 @@ class Fuser:
     """
 
     def __init__(self, sum_: ThresholdSum, tag: Tag, total: bytes | None = None) -> None:
-        sum_.check_tag(tag)
+        check_length(tag, sum_.plan)
         self._sum, self._tag, self._header = sum_, tag, sum_.header(tag)
         self._digest = None if total is None else _digest(total)
+        self._count: int | None = None
         self._partials: dict[int, Residues] = {}
 
     @property
@@ -348,8 +353,13 @@ class Fuser:
                 f"partial decryption by member {member} of total {digest.hex()[:8]}: the others opened "
                 f"{self._digest.hex()[:8]}; send all members the same total"
             )
+        check_count(frame.count, self._sum.plan)
+        if self._count is not None and frame.count != self._count:
+            raise IntegrityError(
+                f"partial decryption by member {member} of {frame.count} vectors: others say {self._count}"
+            )
         self._partials[member] = self._sum.unpack(frame.body[_PARTIAL.size :], 1)
-        self._digest = digest
+        self._digest, self._count = digest, frame.count
         return int(member)
 
     def open(self) -> NDArray[np.float64]:
@@ -358,7 +368,7 @@ class Fuser:
         Raises:
             MissingPartials: a member has not answered; names them. What has arrived is kept.
         """
-        if self.missing:
+        if self.missing or self._count is None:
             raise MissingPartials(
                 f"partial decryptions of members {list(self.missing)} are missing: all {self._sum.parties} are "
                 "needed; ask them again, those that arrived are kept"
@@ -366,7 +376,7 @@ class Fuser:
         opened = []
         for batches in zip(*(self._sum.batches(self._partials[m]) for m in range(self._sum.parties)), strict=True):
             opened.append(self._sum.call("fuse", *batches)[0])
-        return self._sum.values(opened, self._tag.length)
+        return self._sum.values(opened, self._tag.length, self._count)
 
 
 def fuse(sum_: ThresholdSum, partials: list[bytes], tag: Tag, total: bytes | None = None) -> NDArray[np.float64]:

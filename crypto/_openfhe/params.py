@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from crypto._openfhe.residues import packed_bytes
 from crypto.errors import BudgetExceeded
-from crypto.lattice import ERROR_STD, max_modulus_bits, require_security, tail
+from crypto.lattice import ERROR_STD, is_prime, max_modulus_bits, require_security, tail
 
 Kind = Literal["ckks", "bgv"]
 Flooding = Literal["heuristic", "statistical"]
@@ -207,25 +207,3 @@ def prime_below(end: int, step: int) -> int:
     if candidate <= 1:
         raise BudgetExceeded(f"no prime below {end} is 1 modulo {step}; use a longer first prime or fewer plain bits")
     return candidate
-
-
-def is_prime(n: int) -> bool:
-    """Miller-Rabin with the first twelve primes as bases: exact below 3.3e24 (Sorenson and Webster, 2015)."""
-    bases = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
-    if n < 2 or any(n % p == 0 for p in bases):
-        return n in bases
-    odd, twos = n - 1, 0
-    while odd % 2 == 0:
-        odd, twos = odd // 2, twos + 1
-    return all(_passes(n, base, odd, twos) for base in bases)
-
-
-def _passes(n: int, base: int, odd: int, twos: int) -> bool:
-    x = pow(base, odd, n)
-    if x in (1, n - 1):
-        return True
-    for _ in range(twos - 1):
-        x = x * x % n
-        if x == n - 1:
-            return True
-    return False

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crypto._openfhe.params import Ring, bgv_margin_bits, is_prime, prime_above, prime_below
+from crypto._openfhe.params import Ring, bgv_margin_bits, prime_above, prime_below
 from crypto._openfhe.residues import add_into, pack, packed_bytes, unpack
 from crypto.base import Plan
 from crypto.errors import BudgetExceeded, InputError, WireError
 from crypto.he_openfhe import OpenFheBgv, OpenFheCkks
 from crypto.he_openfhe_threshold import ThresholdBgv, bgv_ring, threshold_sum
+from crypto.lattice import is_prime
 
 PLAN = Plan(length=5000, clients=100, bound=1.0)
 

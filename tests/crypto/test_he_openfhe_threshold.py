@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from crypto import wire
 from crypto._openfhe.find import find_python
 from crypto.base import Plan, Tag
-from crypto.errors import BackendUnavailable, IntegrityError, KeyMismatch, ReplayError, WireError
+from crypto.errors import BackendFailed, BackendUnavailable, IntegrityError, KeyMismatch, ReplayError, WireError
 from crypto.he_openfhe_threshold import (
     MissingPartials,
     PartialOpener,
@@ -115,9 +115,9 @@ def test_two_of_three_cannot_open_and_nothing_is_lost(base: str, flooding: str, 
     # Even past the face of it: two members' partial decryptions fuse to noise.
     two = [fuser._partials[m] for m in range(3) if m != absent]
     try:
-        forced = sum_.values(sum_.call("fuse", *two), 50)
-    except Exception as error:
-        assert "approximation error" in str(error)  # CKKS notices
+        forced = sum_.values(sum_.call("fuse", *two), 50, 1)
+    except (BackendFailed, IntegrityError) as error:  # CKKS may notice in the library, both by the range
+        assert "approximation error" in str(error) or "opened sum reaches" in str(error)
     else:
         assert np.median(np.abs(forced - 3.0)) > 1.0
     fuser.add(partials[absent])
@@ -135,9 +135,9 @@ def test_no_share_and_no_pair_of_shares_is_the_key(base: str, flooding: str) -> 
 
     def opens(key: np.ndarray) -> bool:
         try:
-            opened = sum_.values(sum_.call("decrypt", np.ascontiguousarray(key), sealed), 50)
-        except Exception as error:
-            assert "approximation error" in str(error)
+            opened = sum_.values(sum_.call("decrypt", np.ascontiguousarray(key), sealed), 50, 1)
+        except (BackendFailed, IntegrityError) as error:
+            assert "approximation error" in str(error) or "opened sum reaches" in str(error)
             return False
         return bool(np.abs(opened - 3.0).max() < 1e-3)
 
