@@ -176,8 +176,8 @@ def test_budget_states_the_bytes_on_the_wire(mode: str, clients: int) -> None:
     t = tag(length)
     part = sum_.sealer(key).seal(np.random.default_rng(0).normal(size=length).clip(-1, 1), t)[0]
     total = add_many(sum_, [part], [2], t)
-    assert len(part) == pytest.approx(sum_.budget.upload_bytes, rel=0.02)
-    assert len(total) == pytest.approx(sum_.budget.download_bytes, rel=0.02)
+    assert len(part) == pytest.approx(sum_.budget.upload_bytes, rel=0.03)
+    assert len(total) == pytest.approx(sum_.budget.download_bytes, rel=0.03)
 
 
 def test_upload_is_at_most_7_point_2_bytes_a_value_at_1000_clients() -> None:
