@@ -87,11 +87,11 @@ class BfvParameters:
         return max(1, int(self.modulus_bits - log2(2.0 * self.plain_modulus * bound)) - 1)
 
     def fresh_bytes(self) -> int:
-        """Return the bytes of one fresh ciphertext, to about 1 %."""
+        """Return the bytes of one fresh ciphertext, to about 3 %."""
         return compressed_bytes(self.ring, self.chain, 1 if self.mode == "symmetric" else 2)
 
     def sum_bytes(self) -> int:
-        """Return the bytes of one ciphertext of a total, to about 1 %."""
+        """Return the bytes of one ciphertext of a total, to about 3 %."""
         return compressed_bytes(self.ring, self.chain, 2)
 
 
@@ -148,7 +148,7 @@ def _padded(length: int, ring: int) -> int:
 
 
 def budget(parameters: BfvParameters, fixed: FixedPoint, plan: Plan) -> Budget:
-    """Return what a round costs and guarantees; sizes to about 2 %.
+    """Return what a round costs and guarantees; sizes to about 3 %.
 
     The error is that of the fixed point, plus float64's own in the opened sum.
     """

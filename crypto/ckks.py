@@ -178,7 +178,7 @@ def check(
 
 
 def budget(parameters: CkksParameters, bound: CkksBound, plan: Plan, seeded: bool) -> Budget:
-    """Return what a round costs and guarantees on SEAL; sizes to about 2 %.
+    """Return what a round costs and guarantees on SEAL; sizes to about 3 %.
 
     Args:
         parameters: ring, chain, scale.

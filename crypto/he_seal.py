@@ -85,7 +85,7 @@ class BfvSum(SealedSum):
 
     @cached_property
     def budget(self) -> Budget:
-        """Sizes to about 2 %; the error bound holds for values that were not clipped."""
+        """Sizes to about 3 %; the error bound holds for values that were not clipped."""
         return bfv.budget(self.parameters, self.codec, self.plan)
 
     @property

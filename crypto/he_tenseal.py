@@ -56,7 +56,7 @@ class CkksSum(SealedSum):
 
     @cached_property
     def budget(self) -> Budget:
-        """Sizes to about 2 %."""
+        """Sizes to about 3 %."""
         return ckks.budget(self.parameters, self.bound, self.plan, seeded=self.mode == "symmetric")
 
     @property

@@ -129,8 +129,8 @@ def test_refuses_nan_and_values_beyond_the_bound() -> None:
 def test_budget_states_the_bytes_on_the_wire(parameters: CkksParameters, mode: str) -> None:
     sum_, _, key = federation(Plan(length=8192, clients=2, bound=1.0), parameters=parameters, mode=mode)
     part = sum_.sealer(key).seal(np.random.default_rng(0).uniform(-1, 1, 8192), tag(8192))[0]
-    assert len(part) == pytest.approx(sum_.budget.upload_bytes, rel=0.02)
-    assert len(add_all(sum_, [part], tag(8192))) == pytest.approx(sum_.budget.download_bytes, rel=0.02)
+    assert len(part) == pytest.approx(sum_.budget.upload_bytes, rel=0.03)
+    assert len(add_all(sum_, [part], tag(8192))) == pytest.approx(sum_.budget.download_bytes, rel=0.03)
 
 
 def test_upload_is_at_most_31_bytes_a_value_with_a_public_key_and_half_with_seeds() -> None:
@@ -173,7 +173,7 @@ class TestKeys:
         adder.add(sum_.sealer(clients).seal(np.full(8, 0.5), tag(8))[0])
         api, engine = library(), adder._engine
         guess = api.Decryptor(engine._context, api.KeyGenerator(engine._context).secret_key())
-        values = engine.decrypt(guess, engine.load(memoryview(engine.save(adder._total[0]))))
+        values = engine.decrypt(guess, engine.load(memoryview(engine.save(adder._total[0]))), 1)
         assert np.min(np.abs(values[:8] - 0.5)) > 1e-3
 
     def test_two_key_pairs_never_mix(self) -> None:

@@ -1,5 +1,7 @@
 """The size calculator: formulas against the sums' own budgets, published figures, refusals."""
 
+import subprocess
+import sys
 from math import isnan
 
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from crypto.base import Plan
 from crypto.errors import InputError
+from crypto.he_openfhe import OpenFheBgv, OpenFheCkks, OpenFheSum
 from crypto.he_seal import BfvSum
 from crypto.he_tenseal import CkksSum
 from crypto.sizes import COSTS, MODELS, SCHEMES, sizes
@@ -69,6 +72,27 @@ def test_all_rows_have_positive_sizes_and_plausible_times() -> None:
     for row in rows:
         assert row.fits and row.download_bytes > 0
         assert row.scheme == "plain" or (row.seal_s > 0 and row.add_s > 0 and row.open_s > 0)
+
+
+@pytest.mark.parametrize(("scheme", "build"), [("openfhe-ckks", OpenFheCkks), ("openfhe-bgv", OpenFheBgv)])
+def test_openfhe_rows_are_the_sums_own_budget(scheme: str, build: type[OpenFheSum]) -> None:
+    (row,) = sizes(123_456, 100, schemes=[scheme])
+    budget = build(Plan(length=123_456, clients=100, bound=1.0)).budget
+    assert (row.upload_bytes, row.error_bound) == (budget.upload_bytes, budget.error_bound)
+
+
+def test_a_committee_row_states_what_opening_costs() -> None:
+    (row,) = sizes(10**6, 10, schemes=["openfhe-threshold"])
+    assert "3 members, each sends" in row.note
+
+
+def test_needs_no_backend() -> None:
+    code = (
+        "import sys; sys.modules['tenseal'] = sys.modules['openfhe'] = None; from crypto.sizes import sizes; "
+        "print(len(sizes(1000, 2)))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert int(out) == len(SCHEMES)
 
 
 def test_costs_scale_with_the_transforms() -> None:
