@@ -17,6 +17,7 @@ constexpr std::uint64_t kPrime = 0xffffffff00000001;
 constexpr std::size_t kTileBytes = 16384;              // half of a usual first-level cache
 constexpr std::size_t kTreeScratchBytes = 256 * 1024;  // expanded leaves of a batch, by thread: second-level cache
 constexpr std::size_t kMaxBatch = 64;
+constexpr std::size_t kKeystreamBytes = 4096;
 
 struct Seed {
   std::uint64_t low, high;
@@ -128,13 +129,31 @@ void correct(const std::uint8_t* beta, const std::uint8_t* x0, const std::uint8_
   }
 }
 
-void correct(const Shape& shape, const std::uint8_t* beta, const std::uint8_t* x0, const std::uint8_t* x1,
-             std::uint64_t mask, std::uint8_t* out) {
-  switch (shape.group) {
-    case Group::kZ32: return correct<Ring32>(beta, x0, x1, mask, shape.length, out);
-    case Group::kZ64: return correct<Ring64>(beta, x0, x1, mask, shape.length, out);
-    case Group::kField64: return correct<Prime64>(beta, x0, x1, mask, shape.length, out);
+// The same with both leaves stretched piece by piece, so that the keystreams stay in the first-level cache. Rings only:
+// a field's stretch cannot be cut, because it skips words.
+template <class G>
+void stretch_and_correct(const Kernels& table, const std::uint8_t* beta, const Seed* seeds, std::uint64_t mask,
+                         std::size_t size, std::uint8_t* out) {
+  std::uint8_t x[2][kKeystreamBytes];
+  Schedule schedules[2];
+  for (int b = 0; b < 2; ++b) table.expand(reinterpret_cast<const std::uint8_t*>(&seeds[b]), &schedules[b]);
+  for (std::size_t at = 0; at < size; at += kKeystreamBytes) {
+    const std::size_t part = std::min(kKeystreamBytes, size - at);
+    std::uint8_t counter[kBlockBytes] = {};
+    const std::uint64_t first = __builtin_bswap64(at / kBlockBytes);
+    std::memcpy(counter + 8, &first, 8);
+    for (int b = 0; b < 2; ++b) table.stream(&schedules[b], counter, x[b], (part + kBlockBytes - 1) / kBlockBytes);
+    correct<G>(beta + at, x[0], x[1], mask, part / sizeof(typename G::Word), out + at);
   }
+}
+
+void correct_field(const Kernels& table, const std::uint8_t* beta, const Seed* seeds, std::uint64_t mask,
+                   std::size_t words, std::vector<std::uint8_t>* stretched, std::uint8_t* out) {
+  for (int b = 0; b < 2; ++b) {
+    stretched[b].resize(words * 8);
+    stretch(table, Group::kField64, reinterpret_cast<const std::uint8_t*>(&seeds[b]), words, stretched[b].data());
+  }
+  correct<Prime64>(beta, stretched[0].data(), stretched[1].data(), mask, words, out);
 }
 
 // Runs work(first, last) on `threads` disjoint ranges of [0, count) and rethrows the first exception.
@@ -274,7 +293,7 @@ void generate(const Kernels& table, const Shape& shape, const std::uint8_t* tree
   const Tree tree(table, tree_keys);
   const std::size_t depth = shape.depth(), size = shape.block_bytes();
   std::memset(public_share + at.bits, 0, shape.groups * shape.bit_bytes());
-  std::vector<std::uint8_t> stretched[2] = {std::vector<std::uint8_t>(size), std::vector<std::uint8_t>(size)};
+  std::vector<std::uint8_t> stretched[2];
   for (std::uint32_t g = 0; g < shape.groups; ++g) {
     Seed seed[2];
     std::uint64_t control[2] = {0, 1};
@@ -309,13 +328,18 @@ void generate(const Kernels& table, const Shape& shape, const std::uint8_t* tree
     std::uint8_t check[2][kCheckBytes];
     for (int b = 0; b < 2; ++b) {
       leaf_hash(binding, g, alpha[g], seed[b], static_cast<std::uint8_t>(control[b]), check[b]);
-      stretch(table, shape.group, reinterpret_cast<const std::uint8_t*>(&seed[b]), shape.length, stretched[b].data());
     }
     for (std::size_t i = 0; i < kCheckBytes; ++i) {
       public_share[at.checks + g * kCheckBytes + i] = check[0][i] ^ check[1][i];
     }
-    correct(shape, payload + g * size, stretched[0].data(), stretched[1].data(), mask_of(control[1]),
-            public_share + at.blocks + g * size);
+    const std::uint8_t* beta = payload + g * size;
+    const std::uint64_t minus = mask_of(control[1]);
+    std::uint8_t* out = public_share + at.blocks + g * size;
+    switch (shape.group) {
+      case Group::kZ32: stretch_and_correct<Ring32>(table, beta, seed, minus, size, out); break;
+      case Group::kZ64: stretch_and_correct<Ring64>(table, beta, seed, minus, size, out); break;
+      case Group::kField64: correct_field(table, beta, seed, minus, shape.length, stretched, out); break;
+    }
   }
 }
 
