@@ -28,7 +28,12 @@ clientapp = "flower_app.client_app:app"
 [tool.flwr.app.config]
 config = ""
 """
-_STUB = '"""Stub of the app that Flower ships; the code comes from the installed package."""\n\nfrom fedsim.{0} import app\n'
+_STUB = '''"""Stub of the app that Flower ships; the code comes from the installed package."""
+
+from fedsim.{0} import app
+
+__all__ = ["app"]
+'''
 _LONGEST_RUN_S = 24 * 3600.0
 
 
