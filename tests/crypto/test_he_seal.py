@@ -351,6 +351,29 @@ class TestKeys:
         total = add_many(far, sealer.seal(np.ones(8), tag(8)), [1], tag(8))
         np.testing.assert_array_equal(opener.open([total], tag(8)), np.ones(8))
 
+    def test_each_key_set_is_fresh(self) -> None:
+        sum_ = BfvSum(Plan(length=8, clients=2, bound=1.0))
+        keys = [sum_.make_keys()[1] for _ in range(3)]
+        assert len({k.key_id for k in keys}) == len({k.secret for k in keys}) == 3
+
+    def test_forked_clients_draw_different_randomness(self) -> None:
+        sum_, _, key = federation(Plan(length=8, clients=2, bound=1.0))
+        sealer = sum_.sealer(key)
+        parts = []
+        for _ in range(2):
+            read, write = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.write(write, sealer.seal(np.ones(8), tag(8))[0])
+                os._exit(0)
+            os.waitpid(child, 0)
+            parts.append(os.read(read, 1 << 16))
+            os.close(read)
+            os.close(write)
+        assert parts[0] != parts[1]
+        total = add_many(sum_, parts, [1, 1], tag(8))
+        np.testing.assert_array_equal(sum_.opener(key).open([total], tag(8)), np.full(8, 2.0))
+
     def test_no_open_file_is_left_behind(self) -> None:
         sum_, _, key = federation(Plan(length=8, clients=2, bound=1.0))
         sum_.sealer(key)
