@@ -81,6 +81,20 @@ def dpf_accumulate(
         ValueError: a buffer or list has the wrong length; `total` is unchanged.
     """
 
+def dpf_block_sums(
+    group: int,
+    groups: int,
+    blocks: int,
+    length: int,
+    server: int,
+    tree_keys: bytes,
+    roots: bytes,
+    public_share: bytes,
+    out: NDArray[uint8],
+    isa: str = "",
+) -> None:
+    """Write the sum of each group's blocks of one report's expansion."""
+
 def dpf_prove(
     group: int,
     groups: int,

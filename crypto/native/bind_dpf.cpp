@@ -143,6 +143,21 @@ void py_expand_tree(std::uint32_t groups, std::uint32_t blocks, std::uint32_t le
   expand_tree(table, shape, report, which, server, seeds.data(), bits.data());
 }
 
+void py_block_sums(int group, std::uint32_t groups, std::uint32_t blocks, std::uint32_t length, int server,
+                   const nb::bytes& tree_keys, const nb::bytes& roots, const nb::bytes& public_share, const Output& out,
+                   const std::string& isa) {
+  const Shape shape = shape_of(group, groups, blocks, length);
+  const Kernels& table = kernels(isa.c_str());
+  server_must_be_0_or_1(server);
+  exactly("tree keys", tree_keys.size(), kTreeKeyBytes);
+  exactly("roots", roots.size(), groups * kBlockBytes);
+  exactly("public share", public_share.size(), shape.public_bytes());
+  exactly("output", out.size(), groups * shape.block_bytes());
+  const Report report{data(tree_keys), nullptr, data(roots), data(public_share)};
+  nb::gil_scoped_release release;
+  block_sums(table, shape, report, server, out.data());
+}
+
 void py_stretch(int group, const nb::bytes& seed, const Output& out, const std::string& isa) {
   const Shape shape = shape_of(group, 1, 1, 1);
   const Kernels& table = kernels(isa.c_str());
@@ -183,6 +198,9 @@ void bind_dpf(nb::module_& m) {
   m.def("dpf_expand_tree", py_expand_tree, nb::arg("groups"), nb::arg("blocks"), nb::arg("length"), nb::arg("group"),
         nb::arg("server"), nb::arg("which"), nb::arg("tree_keys"), nb::arg("roots"), nb::arg("public_share"),
         nb::arg("seeds").noconvert(), nb::arg("bits").noconvert(), nb::arg("isa") = "");
+  m.def("dpf_block_sums", py_block_sums, nb::arg("group"), nb::arg("groups"), nb::arg("blocks"), nb::arg("length"),
+        nb::arg("server"), nb::arg("tree_keys"), nb::arg("roots"), nb::arg("public_share"), nb::arg("out").noconvert(),
+        nb::arg("isa") = "");
   m.def("dpf_stretch", py_stretch, nb::arg("group"), nb::arg("seed"), nb::arg("out").noconvert(), nb::arg("isa") = "");
   m.def("blake2b", py_blake2b, nb::arg("data"), nb::arg("digest_bytes"), nb::arg("person"));
 }

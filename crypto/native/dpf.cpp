@@ -404,6 +404,23 @@ void accumulate(const Kernels& table, const Shape& shape, const Report* reports,
   });
 }
 
+void block_sums(const Kernels& table, const Shape& shape, const Report& report, int server, std::uint8_t* out) {
+  const std::size_t size = shape.block_bytes();
+  const AddLeaves add = adder(table, shape.group);
+  Expanded tree(1, shape.blocks);
+  std::memset(out, 0, shape.groups * size);
+  for (std::uint32_t g = 0; g < shape.groups; ++g, out += size) {
+    expand_tree(table, shape, report, g, server, tree.seeds.data(), tree.bits.data());
+    for (std::size_t j = 0; j < shape.blocks; ++j) {
+      const Leaf leaf = {&tree.seeds[j * kBlockBytes], report.public_share + Layout(shape).blocks + g * size,
+                         mask_of(tree.bits[j])};
+      std::uint8_t above = 0;
+      add(&leaf, 1, 0, out, shape.length, &above);
+      if (above) redo(table, leaf, shape.length, out);
+    }
+  }
+}
+
 void prove(const Kernels& table, const Shape& shape, const Report* reports, std::size_t count, int server,
            const std::uint8_t* const* digests, std::uint8_t* proofs, unsigned threads) {
   const Layout at(shape);

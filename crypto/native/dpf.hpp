@@ -68,6 +68,10 @@ void expand_tree(const Kernels& table, const Shape& shape, const Report& report,
 void accumulate(const Kernels& table, const Shape& shape, const Report* reports, std::size_t count, int server,
                 std::uint8_t* total, unsigned threads);
 
+/// Writes the sum of each group's blocks of one report's expansion, k * B words: for a report that passes prove(), a
+/// share of its payload.
+void block_sums(const Kernels& table, const Shape& shape, const Report& report, int server, std::uint8_t* out);
+
 /// Writes the 32-byte one-block proof of each report (verifiable DPF of de Castro and Polychroniadou 2022, one hash a
 /// block). Two servers that accept a report have equal proofs. Leaf hashes cover the control bit; `digests`, 32 bytes a
 /// report, are the hashes of the public shares, so that servers given different ones disagree.

@@ -280,6 +280,18 @@ def prove(shape: Shape, server: int, reports: Sequence[Report], threads: int = 1
     return [proofs[i : i + PROOF_BYTES] for i in range(0, len(proofs), PROOF_BYTES)]
 
 
+def block_sums(report: Report, server: int, isa: str = "") -> Words:
+    """Return the sum of each group's blocks of a server's expansion, shape ``(k, B)``.
+
+    For a report whose one-block proofs agree, server 0's minus server 1's is the payload.
+    """
+    shape = report.shape
+    out = np.empty((shape.groups, shape.length), shape.group.dtype)
+    flat = out.reshape(-1).view(np.uint8)
+    _native.dpf_block_sums(*shape.codes, server, report.tree_keys, report.roots(server), report.body, flat, isa)
+    return out
+
+
 def add_words(group: Group, a: Words, b: Words) -> Words:
     """Return a + b in the group, elementwise; words of the field must be below p."""
     total = np.add(a, b)

@@ -1,0 +1,297 @@
+"""Norm proof (stage V3): the payload of a report is short, proven in zero knowledge to two honest servers.
+
+A Prio3-style fully linear proof over Field64 (Boneh, Boyle, Corrigan-Gibbs, Gilboa, Ishai 2019; draft-irtf-cfrg-vdaf).
+The statement is about the payload x of k B words, of which both servers hold shares without any further message
+(:func:`crypto.preamble.dpf.block_sums`): every x_i is an integer in ``[-2^(w-1), 2^(w-1))`` and ``sum x_i^2 <= bound``.
+The client also shares the bits b of every x_i and of the slack ``bound - sum x_i^2``. With r from joint randomness the
+circuit is
+
+    sum_i r^i b_i (b_i - 1)  +  s (sum x_i^2 + slack - bound)  +  sum_i q^i (x_i - value of its bits)  =  0
+
+Range bits cost w elements for each coordinate, so this stage suits small payloads; at full size PINE's wrap-around
+tests replace them. It is a library stage: reports on the wire do not carry these proofs yet.
+
+The gadget sums `chunk` products; wire polynomials go through a random value at 0 and their inputs at 1..M. Field64 is
+small against a client that grinds joint randomness, hence :data:`REPETITIONS` independent proofs.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, isqrt
+
+from crypto.errors import InputError
+from crypto.preamble.dpf import PRIME
+from crypto.prg import Stream
+
+REPETITIONS = 3
+SHARE, PROOF, JOINT, QUERY = b"pre-norm-share/1", b"pre-norm-proof/1", b"pre-norm-joint/1", b"pre-norm-query/1"
+Vector = list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class NormCircuit:
+    """The statement.
+
+    Attributes:
+        length: n, payload words.
+        word_bits: w, bits of a coordinate, sign included.
+        bound: largest allowed sum of squares.
+    """
+
+    length: int
+    word_bits: int
+    bound: int
+
+    def __post_init__(self) -> None:
+        if self.length < 1 or self.word_bits < 1 or self.bound < 0:
+            raise InputError(f"{self}: length and word bits must be at least 1, the bound at least 0")
+        if self.length << (2 * self.word_bits - 2) >= PRIME - (1 << self.slack_bits):
+            raise InputError(f"{self}: squares could wrap in Field64; use fewer word bits")
+
+    @property
+    def slack_bits(self) -> int:
+        """Bits of the slack."""
+        return max(1, self.bound.bit_length())
+
+    @property
+    def bits(self) -> int:
+        """Bits that the client shares."""
+        return self.length * self.word_bits + self.slack_bits
+
+    @property
+    def products(self) -> int:
+        """Products of the circuit."""
+        return self.bits + self.length
+
+    @property
+    def chunk(self) -> int:
+        """Products of one gadget call: about the root, so that the proof is short."""
+        return max(1, isqrt(self.products))
+
+    @property
+    def calls(self) -> int:
+        """Gadget calls, M."""
+        return ceil(self.products / self.chunk)
+
+    @property
+    def proof_length(self) -> int:
+        """Elements of one proof: a seed for each wire, and the gadget polynomial at 0..2M."""
+        return 2 * self.chunk + 2 * self.calls + 1
+
+    def encode(self, payload: Sequence[int]) -> Vector:
+        """Return the bits of a payload of signed integers and of its slack.
+
+        Raises:
+            InputError: the payload is out of range or too long.
+        """
+        half = 1 << (self.word_bits - 1)
+        slack = self.bound - sum(x * x for x in payload)
+        if len(payload) != self.length or any(not -half <= x < half for x in payload) or slack < 0:
+            raise InputError(
+                f"payload: must be {self.length} integers of {self.word_bits} bits, squares <= {self.bound}"
+            )
+        words = [(x + half) >> i & 1 for x in payload for i in range(self.word_bits)]
+        return words + [slack >> i & 1 for i in range(self.slack_bits)]
+
+    def wires(self, x: Vector, bits: Vector, random: Sequence[int], server: int) -> tuple[list[Vector], list[Vector]]:
+        """Return left and right gadget inputs, call by call, of a share (constants are server 0's)."""
+        r, s = random[0], random[1]
+        one = 1 - server
+        left = [power * b % PRIME for power, b in zip(_powers(r, len(bits)), bits, strict=True)]
+        right = [(b - one) % PRIME for b in bits]
+        left += [s * value % PRIME for value in x]
+        right += x
+        pad = self.chunk * self.calls - self.products
+        left, right = left + [0] * pad, right + [0] * pad
+        cut = range(0, len(left), self.chunk)
+        return [left[i : i + self.chunk] for i in cut], [right[i : i + self.chunk] for i in cut]
+
+    def output(self, x: Vector, bits: Vector, products: int, random: Sequence[int], server: int) -> int:
+        """Return a share of the circuit's output, given a share of the sum of all gadget outputs."""
+        s, q = random[1], random[2]
+        half, width = 1 << (self.word_bits - 1), self.word_bits
+        words = [sum(bits[i * width + j] << j for j in range(width)) for i in range(self.length)]
+        slack = sum(b << j for j, b in enumerate(bits[self.length * width :]))
+        ties = sum(
+            power * (value - word + half * (1 - server))
+            for power, value, word in zip(_powers(q, self.length), x, words, strict=True)
+        )
+        return (products + s * (slack - self.bound * (1 - server)) + ties) % PRIME
+
+
+@dataclass(frozen=True, slots=True)
+class ProofShare:
+    """One server's part of a norm proof.
+
+    Attributes:
+        bits: share of the bits.
+        proofs: shares of the proofs, one for each repetition.
+        blind: 16 bytes that hide this share in `part`.
+        other_part: the other server's part of the joint randomness.
+    """
+
+    bits: Vector
+    proofs: list[Vector]
+    blind: bytes
+    other_part: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Verifier:
+    """What a server publishes: joint seed, and for each repetition output, wire values and gadget value."""
+
+    joint: bytes
+    messages: list[Vector]
+
+
+def prove(
+    circuit: NormCircuit, payload: Sequence[int], digest: bytes, seeds: tuple[bytes, bytes], coins: Sequence[bytes]
+) -> tuple[ProofShare, ProofShare]:
+    """Return both servers' parts.
+
+    Args:
+        circuit: the statement.
+        payload: signed integers, as in the report.
+        digest: hash of the report's public share.
+        seeds: the report's private seeds; with the digest they determine the shares of the payload.
+        coins: four fresh 16-byte seeds: blinds of both servers, helper's shares, prover's randomness.
+
+    Raises:
+        InputError: the payload does not satisfy the statement.
+    """
+    bits = circuit.encode(payload)
+    helper = elements(coins[2], SHARE, circuit.bits)
+    leader = [(b - h) % PRIME for b, h in zip(bits, helper, strict=True)]
+    parts = [joint_part(v, digest, seeds[v], coins[v], share) for v, share in enumerate((leader, helper))]
+    joint = joint_seed(parts[0], parts[1])
+    x = [value % PRIME for value in payload]
+    drawn = elements(coins[3], PROOF, REPETITIONS * (2 * circuit.chunk + circuit.proof_length))
+    first, second = [], []
+    for i in range(REPETITIONS):
+        at = i * (2 * circuit.chunk + circuit.proof_length)
+        wire_seeds, mask = drawn[at : at + 2 * circuit.chunk], drawn[at + 2 * circuit.chunk :][: circuit.proof_length]
+        proof = _proof(circuit, x, bits, _challenge(joint, i), wire_seeds)
+        first.append([(a - b) % PRIME for a, b in zip(proof, mask, strict=True)])
+        second.append(mask)
+    return ProofShare(leader, first, coins[0], parts[1]), ProofShare(helper, second, coins[1], parts[0])
+
+
+def query(
+    circuit: NormCircuit,
+    server: int,
+    x: Vector,
+    share: ProofShare,
+    digest: bytes,
+    seed: bytes,
+    verify_key: bytes,
+    nonce: bytes,
+) -> Verifier:
+    """Return a server's verifier message.
+
+    Args:
+        x: this server's share of the payload: block sums, negated modulo p for server 1.
+        share: its part of the proof.
+        digest: hash of the public share.
+        seed: its private seed of the report.
+        verify_key: 16 bytes that both servers hold and no client knows.
+        nonce: the report's.
+    """
+    own = joint_part(server, digest, seed, share.blind, share.bits)
+    joint = joint_seed(*((own, share.other_part) if server == 0 else (share.other_part, own)))
+    at = hashlib.blake2b(nonce + joint, key=verify_key, person=QUERY, digest_size=16).digest()
+    points = [t for t in elements(at, QUERY, REPETITIONS + 8) if t > circuit.calls][:REPETITIONS]
+    messages = []
+    for i, t in enumerate(points):
+        random, proof = _challenge(joint, i), share.proofs[i]
+        wire_seeds, gadget = proof[: 2 * circuit.chunk], proof[2 * circuit.chunk :]
+        left, right = circuit.wires(x, share.bits, random, server)
+        rows = [[*column] for column in zip(*(a + b for a, b in zip(left, right, strict=True)), strict=True)]
+        weights = _lagrange(circuit.calls, t)
+        values = [_dot(weights, [s, *row]) for s, row in zip(wire_seeds, rows, strict=True)]
+        output = circuit.output(x, share.bits, sum(gadget[1 : circuit.calls + 1]), random, server)
+        messages.append([output, *values, _dot(_lagrange(2 * circuit.calls, t), gadget)])
+    return Verifier(joint, messages)
+
+
+def decide(circuit: NormCircuit, first: Verifier, second: Verifier) -> bool:
+    """Return whether two servers' messages prove the statement."""
+    if first.joint != second.joint:
+        return False
+    for a, b in zip(first.messages, second.messages, strict=True):
+        output, *values, gadget = [(p + q) % PRIME for p, q in zip(a, b, strict=True)]
+        left, right = values[: circuit.chunk], values[circuit.chunk :]
+        if output != 0 or _dot(left, right) != gadget:
+            return False
+    return True
+
+
+def elements(seed: bytes, domain: bytes, count: int) -> Vector:
+    """Return uniform field elements from a 16-byte seed, by rejection."""
+    stream, out = Stream(seed, domain), Vector()
+    while len(out) < count:
+        out += [w for w in stream.uint64(count + 4).tolist() if w < PRIME]
+    return out[:count]
+
+
+def joint_part(server: int, digest: bytes, seed: bytes, blind: bytes, bits: Vector) -> bytes:
+    """Return a server's part of the joint randomness: it binds the public share, its seed and its share of the bits."""
+    part = hashlib.blake2b(bytes([server]) + digest + seed, key=blind, person=JOINT, digest_size=32)
+    part.update(b"".join(b.to_bytes(8, "little") for b in bits))
+    return part.digest()
+
+
+def joint_seed(first: bytes, second: bytes) -> bytes:
+    """Return the seed of the joint randomness."""
+    return hashlib.blake2b(first + second, person=JOINT, digest_size=16).digest()
+
+
+def _challenge(joint: bytes, repetition: int) -> Vector:
+    seed = hashlib.blake2b(joint + bytes([repetition]), person=JOINT, digest_size=16).digest()
+    return elements(seed, JOINT, 3)
+
+
+def _proof(circuit: NormCircuit, x: Vector, bits: Vector, random: Vector, wire_seeds: Vector) -> Vector:
+    left, right = circuit.wires(x, bits, random, 0)
+    rows = [[*column] for column in zip(*(a + b for a, b in zip(left, right, strict=True)), strict=True)]
+    polynomials = [[s, *row] for s, row in zip(wire_seeds, rows, strict=True)]
+    gadget = []
+    for point in range(2 * circuit.calls + 1):
+        weights = _lagrange(circuit.calls, point)
+        values = [_dot(weights, p) for p in polynomials]
+        gadget.append(_dot(values[: circuit.chunk], values[circuit.chunk :]))
+    return wire_seeds + gadget
+
+
+def _powers(base: int, count: int) -> Vector:
+    out = [base % PRIME]
+    for _ in range(count - 1):
+        out.append(out[-1] * base % PRIME)
+    return out
+
+
+def _dot(a: Sequence[int], b: Sequence[int]) -> int:
+    return sum(p * q for p, q in zip(a, b, strict=True)) % PRIME
+
+
+@lru_cache(maxsize=1024)
+def _lagrange(degree: int, point: int) -> tuple[int, ...]:
+    """Return the weights that take values at 0..degree to the value at `point`."""
+    if point <= degree:
+        return tuple(int(i == point) for i in range(degree + 1))
+    before, after = [1], [1]
+    for i in range(degree):
+        before.append(before[-1] * (point - i) % PRIME)
+        after.append(after[-1] * (point - degree + i) % PRIME)
+    factorial = [1]
+    for i in range(1, degree + 1):
+        factorial.append(factorial[-1] * i % PRIME)
+    return tuple(
+        before[i]
+        * after[degree - i]
+        * (-1) ** (degree - i)
+        * pow(factorial[i] * factorial[degree - i], -1, PRIME)
+        % PRIME
+        for i in range(degree + 1)
+    )
