@@ -14,7 +14,7 @@ from ray.exceptions import GetTimeoutError, RayActorError
 from fedsim.simulation.environment import worker_environment
 from fedsim.simulation.grid import FaultCode, Reducer, SimulationGrid
 from fedsim.simulation.pool import Job, WorkerPool
-from fedsim.simulation.ray_session import RaySession
+from fedsim.simulation.ray_session import RaySession, uninterrupted
 from fedsim.simulation.ray_worker import Head, RayWorker, Result, Task
 from fedsim.simulation.transit import Packed, own_content, pack, raw_data, record_bytes, unpack
 
@@ -77,6 +77,7 @@ class RayGrid(SimulationGrid):
         self._pushed: deque[Job] = deque()
         self._replies: dict[str, Message] = {}
         self._client_bytes = 0.0
+        self._limit_s: float | None = None
         self._pool: WorkerPool | None = None
         self._session: RaySession | None = None
         try:
@@ -175,14 +176,15 @@ class RayGrid(SimulationGrid):
         """See :meth:`SimulationGrid.close`; a private Ray ends with all its processes."""
         if self._closed:
             return
-        self._release()
-        if self._pool and ray.is_initialized():
-            self._pool.close()
-        self._pool = None
-        self._broadcast.forget()
-        self._replies.clear()
-        if self._session:
-            self._session.close()
+        with uninterrupted():
+            self._release()
+            if self._pool and ray.is_initialized():
+                self._pool.close()
+            self._pool = None
+            self._broadcast.forget()
+            self._replies.clear()
+            if self._session:
+                self._session.close()
 
     @property
     def _running(self) -> WorkerPool:
@@ -281,7 +283,7 @@ class RayGrid(SimulationGrid):
         if partial:
             self._note_states(partial)
         replies: list[Message] = [unpack(packed) for packed in partial.replies] if partial else []
-        what = f"did not answer within {self._limit_s:g} s; its worker was stopped"
+        what = f"did not answer within {self._limit_s or 0.0:g} s; its worker was stopped"
         return replies + [self._fault(FaultCode.LATE, message, what) for message in job.messages[len(replies) :]]
 
     def done(self, job: Job) -> None:

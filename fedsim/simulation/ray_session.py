@@ -6,6 +6,8 @@ Ray listens on TCP ports and runs what it is sent. A private Ray therefore deman
 import logging
 import os
 import shutil
+import signal
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -109,6 +111,10 @@ class RaySession:
 
     def close(self) -> None:
         """Disconnect; a private Ray ends with all its processes, and its folder is removed. May be called twice."""
+        with uninterrupted():
+            self._close()
+
+    def _close(self) -> None:
         processes = _processes_of(self._folder) if self._folder else []
         if self._owned and ray.is_initialized():
             ray.shutdown()
@@ -120,6 +126,19 @@ class RaySession:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
             _reload_authentication()
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ignore Ctrl-C inside: who is impatient presses it again, and would cut the cleaning up short."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    earlier = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, earlier)
 
 
 def _reload_authentication() -> None:

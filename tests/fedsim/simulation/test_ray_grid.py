@@ -233,3 +233,32 @@ def test_ends_with_no_process_left_and_names_an_app_that_does_not_load() -> None
     """)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert done.stdout.strip() == "True False []", done.stderr
+
+
+@pytest.mark.slow
+def test_an_interrupt_propagates_and_leaves_no_process() -> None:
+    code = textwrap.dedent("""
+        import os, signal, threading, psutil
+        from flwr.app import Message, RecordDict
+        from flwr.clientapp import ClientApp
+        from fedsim.simulation.ray_grid import RayGrid
+
+        app = ClientApp()
+
+        @app.query()
+        def sleep(message, context):
+            import time
+            time.sleep(600)
+
+        try:
+            with RayGrid(app, node_configs=[{}], run_config={}, seed=0, workers=1) as grid:
+                for after_s in (1.0, 1.2):
+                    threading.Timer(after_s, os.killpg, (os.getpgrp(), signal.SIGINT)).start()
+                grid.send_and_receive([Message(RecordDict(), n, "query") for n in grid.get_node_ids()])
+        except KeyboardInterrupt:
+            print("interrupted", psutil.Process().children())
+    """)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, start_new_session=True
+    )
+    assert done.stdout.strip() == "interrupted []", done.stderr

@@ -1,6 +1,7 @@
 """The rules of a private Ray that need no Ray."""
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import sys
 import pytest
 
 from fedsim.simulation.environment import private_folder, worker_environment
-from fedsim.simulation.ray_session import MIN_STORE_BYTES, choose_store_bytes
+from fedsim.simulation.ray_session import MIN_STORE_BYTES, choose_store_bytes, uninterrupted
 
 GB = 2**30
 
@@ -44,3 +45,10 @@ def test_the_package_imports_ray_only_where_it_is_used() -> None:
     code = "import sys, fedsim.simulation.worker, fedsim.simulation.grid; print('ray' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.strip() == "False"
+
+
+def test_a_second_interrupt_does_not_cut_the_cleaning_up_short() -> None:
+    with uninterrupted():
+        os.kill(os.getpid(), signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
