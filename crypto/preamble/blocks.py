@@ -26,6 +26,7 @@ _MAX_BLOCK_BITS = 31
 _SHRINK_SHARE = 1e-3
 # A redraw succeeds with probability at least 1 - exp(-1/2); after this many, round toward zero, which always fits.
 _REDRAWS = 64
+_LEAST_NOISE_STEPS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +229,10 @@ class Sampler:
 
 
 def check_capacity(sampler: Sampler, *, clients: int, sigma: float, ring_bits: int, parties: int = 2) -> None:
-    """Prove that a noisy sum cannot wrap: ``n 2^f s + 8 sqrt(parties) 2^f sigma < 2^(ring_bits - 1)``.
+    """Prove that a noisy sum cannot wrap and that its noise is fine enough.
+
+    The first is ``n 2^f s + 8 sqrt(parties) 2^f sigma < 2^(ring_bits - 1)``. The second, ``2^f sigma >= 10``, makes the
+    discrete Gaussian as good as the continuous one that accounting assumes, up to ``exp(-2 pi^2 100)``.
 
     Args:
         sampler: gives 2^f and s.
@@ -238,9 +242,14 @@ def check_capacity(sampler: Sampler, *, clients: int, sigma: float, ring_bits: i
         parties: independent noises in the release. Eight standard deviations leave 1e-15 a coordinate.
 
     Raises:
-        BudgetExceeded: it could; wrapping would spoil the sum (never privacy).
+        BudgetExceeded: one of them fails. Wrapping would spoil the sum, never privacy.
     """
     scale = 2.0**sampler.fraction_bits
+    if 0 < scale * sigma < _LEAST_NOISE_STEPS:
+        raise BudgetExceeded(
+            f"noise of {scale * sigma:.3g} steps at {sampler.fraction_bits} fraction bits: must be at least "
+            f"{_LEAST_NOISE_STEPS}, for accounting assumes continuous noise; use more fraction bits"
+        )
     needed = clients * scale * sampler.sensitivity + 8 * sqrt(parties) * scale * sigma
     if needed >= 2.0 ** (ring_bits - 1):
         raise BudgetExceeded(

@@ -1,13 +1,19 @@
 """Sampling blocks: unbiased, of the predicted variance, and never over the norm that the noise is made for."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crypto import prg
 from crypto.errors import BudgetExceeded, InputError
 from crypto.preamble.blocks import BlockShape, Sampler, check_capacity, clip_rows, uniform_indices
 from crypto.preamble.rotation import Rotation
+
+VECTORS = Path(__file__).parents[2] / "vectors" / "preamble" / "v1" / "blocks.json"
 
 
 def flat(length, block_size, groups, **options):
@@ -192,6 +198,20 @@ def test_capacity_refuses_what_would_wrap():
     with pytest.raises(BudgetExceeded, match=r"10 fraction bits reaches .* but a 32-bit ring holds 2.15e\+09; use"):
         check_capacity(sampler, clients=largest + 1, sigma=4.0, ring_bits=32)
     check_capacity(sampler, clients=largest + 1, sigma=4.0, ring_bits=64)
+
+
+def test_capacity_refuses_noise_that_is_too_coarse():
+    check_capacity(flat(2**10, 2**4, 2**3, fraction_bits=10), clients=1, sigma=0.01, ring_bits=64)
+    with pytest.raises(BudgetExceeded, match="noise of 9.22 steps at 10 fraction bits: must be at least 10"):
+        check_capacity(flat(2**10, 2**4, 2**3, fraction_bits=10), clients=1, sigma=0.009, ring_bits=64)
+
+
+def test_equals_the_stored_vectors():
+    for case in json.loads(VECTORS.read_text())["cases"]:
+        sampler = flat(case["length"], case["block_size"], case["groups"], fraction_bits=case["fraction_bits"])
+        coins = prg.Stream(bytes.fromhex(case["seed"]), prg.SAMPLING).bytes
+        selection = sampler.select(np.array(case["vector"]), coins)
+        assert selection.indices.tolist() == case["indices"] and selection.payload.tolist() == case["payload"]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -1,5 +1,8 @@
 """The public rotation: orthogonal, the same from the same seed, and flat on structured vectors."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +12,7 @@ from crypto.errors import InputError
 from crypto.preamble.rotation import Rotation, hadamard, padded_length
 
 D, B = 2**18, 2**10
+VECTORS = Path(__file__).parents[2] / "vectors" / "preamble" / "v1" / "rotation.json"
 
 
 def slow_hadamard(vector):
@@ -77,6 +81,14 @@ def test_without_permutation_one_residue_stays_uneven():
     bare = Rotation(full.signs, np.arange(D))
     norms = block_norms(bare.apply(structured()["one residue modulo B"]))
     assert norms.std() > 0.4 and norms.max() > 1.3
+
+
+def test_equals_the_stored_vectors():
+    for case in json.loads(VECTORS.read_text())["cases"]:
+        rotation = Rotation.from_seed(bytes.fromhex(case["seed"]), case["length"])
+        assert rotation.order.tolist() == case["order"] and rotation.signs.tolist() == case["signs"]
+        rotated = rotation.apply(np.arange(case["length"], dtype=np.float64))
+        assert np.allclose(rotated, case["rotated_range"], atol=1e-9)
 
 
 def test_seeds_differ_and_repeat():
