@@ -167,11 +167,10 @@ def read_state(model: nn.Module) -> NamedArrays:
 
 def secure_plan(site: Site) -> Plan:
     """Return what the run will ask of its secure sum, known before round 1."""
-    federation = site.config.federation
-    strategy = server_half(site.config, protection=site.protection, buffers=buffer_rule(site))
-    return Plan(
-        length=strategy.longest(site.initial.layout).length, clients=federation.sampled, bound=site.protection.bound
-    )
+    layout = site.initial.layout
+    if not site.config.strategy.name.startswith("flwr:"):
+        layout = server_half(site.config, protection=site.protection, buffers=buffer_rule(site)).longest(layout)
+    return Plan(length=layout.length, clients=site.config.federation.sampled, bound=site.protection.bound)
 
 
 def buffer_rule(site: Site) -> BufferRule:
