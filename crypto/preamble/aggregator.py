@@ -97,8 +97,11 @@ class _ServerAdder(Adder):
     def verify_init(self) -> bytes:
         """Return nonce and one-block proof of every waiting report, for the other server."""
         reports = [r for nonce, r in self._waiting.items() if nonce not in self._proofs]
-        for report, proof in zip(reports, dpf.prove(self._shape, self.server, reports, self._threads), strict=True):
-            self._proofs[report.nonce] = proof
+        if self._scheme.parameters.verify == "blocks":
+            proofs = dpf.prove(self._shape, self.server, reports, self._threads)
+        else:
+            proofs = [report.digest for report in reports]
+        self._proofs.update(zip((r.nonce for r in reports), proofs, strict=True))
         return b"".join(nonce + self._proofs[nonce] for nonce in self._waiting)
 
     def settle(self, theirs: bytes) -> Settled:

@@ -14,7 +14,7 @@ import struct
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import isclose, log2, sqrt
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -51,6 +51,9 @@ class Parameters:
         fraction_bits: f, one step of the sum is ``2^-f``.
         group: what shares are made of.
         clip_factor: c, blocks are clipped to c times their expected norm.
+        rotated: vectors are rotated by signs, permutation and Hadamard transform; off only where they are flat already.
+        verify: ``"blocks"`` checks that each group has one block at most (V1); ``"strict"`` checks only the encoding
+            and that both servers have the same public share (V0), for clients that are trusted not to cheat.
         minimum_cohort: a server hands out no total of fewer accepted reports.
         batch: reports that a server holds before it verifies and adds them; its memory grows with this.
     """
@@ -62,6 +65,8 @@ class Parameters:
     fraction_bits: int = 20
     group: Group = Group.Z64
     clip_factor: float = 1.0
+    rotated: bool = True
+    verify: Literal["strict", "blocks"] = "blocks"
     minimum_cohort: int = 2
     batch: int = 16
 
@@ -88,6 +93,7 @@ class Parameters:
             groups=choice.shape.groups,
             sigma=choice.sigma,
             clip_factor=clip_factor,
+            rotated=choice.shape.rotated,
             **others,
         )
 
@@ -140,7 +146,7 @@ class PreambleSum(SecureSum):
     def sampler(self, tag: Tag) -> Sampler:
         """Return the round's way between floats and blocks, with its public rotation."""
         seed = hashlib.blake2b(self.task(tag), person=ROUND_ROTATION, digest_size=16).digest()
-        return _rotated(self.parameters, tag.length, seed)
+        return _round_sampler(self.parameters, tag.length, seed)
 
     def noise(self, threads: int = 1) -> Noise:
         """Return one server's noise."""
@@ -258,7 +264,12 @@ class PreambleOpener(Opener):
 
 
 def _block_shape(parameters: Parameters, length: int) -> BlockShape:
-    return BlockShape(length=length, block_size=parameters.block_size, groups=parameters.groups)
+    return BlockShape(
+        length=length,
+        block_size=parameters.block_size,
+        groups=parameters.groups,
+        rotated=parameters.rotated,
+    )
 
 
 def _sampler(parameters: Parameters, shape: BlockShape, rotation: Rotation | None) -> Sampler:
@@ -273,12 +284,12 @@ def _sampler(parameters: Parameters, shape: BlockShape, rotation: Rotation | Non
 
 def _bounds(parameters: Parameters, length: int) -> Sampler:
     """Return a sampler with the bounds of the real one, without drawing a rotation."""
-    shape = BlockShape(
-        length=padded_length(length), block_size=parameters.block_size, groups=parameters.groups, rotated=False
-    )
+    spread = padded_length(length) if parameters.rotated else length
+    shape = BlockShape(length=spread, block_size=parameters.block_size, groups=parameters.groups, rotated=False)
     return _sampler(parameters, shape, None)
 
 
 @lru_cache(maxsize=2)
-def _rotated(parameters: Parameters, length: int, seed: bytes) -> Sampler:
-    return _sampler(parameters, _block_shape(parameters, length), Rotation.from_seed(seed, length))
+def _round_sampler(parameters: Parameters, length: int, seed: bytes) -> Sampler:
+    rotation = Rotation.from_seed(seed, length) if parameters.rotated else None
+    return _sampler(parameters, _block_shape(parameters, length), rotation)

@@ -48,11 +48,13 @@ def vector(rng: np.random.Generator, length: int = 300) -> np.ndarray:
     return v / np.linalg.norm(v)
 
 
+@pytest.mark.parametrize("rotated", [True, False])
 @pytest.mark.parametrize("group", Group)
 @pytest.mark.parametrize("length", [1, 31, 32, 33, 300])
-def test_the_opened_sum_is_the_sum_of_the_chosen_blocks_exactly(group: Group, length: int) -> None:
+def test_the_opened_sum_is_the_sum_of_the_chosen_blocks_exactly(group: Group, length: int, rotated: bool) -> None:
     rng = np.random.default_rng(length)
-    secure_sum, tag = scheme(length, group=group, fraction_bits=12), replace(TAG, length=length)
+    secure_sum = scheme(length, group=group, fraction_bits=12, rotated=rotated)
+    tag = replace(TAG, length=length)
     sampler, sealer = secure_sum.sampler(tag), secure_sum.sealer(rng.bytes)
     leader, helper = servers(secure_sum, tag)
     sent = np.zeros(sampler.shape.padded_length, np.int64)
@@ -112,8 +114,9 @@ def test_each_server_adds_its_own_noise() -> None:
     assert abs(np.sqrt(np.mean(spread**2)) / np.sqrt(2) - 1) < 5 / np.sqrt(2 * spread.size)
 
 
-def test_a_tampered_report_is_dropped_by_both_and_the_rest_counts() -> None:
-    secure_sum = scheme()
+@pytest.mark.parametrize("verify, accepted", [("blocks", 2), ("strict", 3)])
+def test_a_tampered_report_is_dropped_by_both_and_the_rest_counts(verify: str, accepted: int) -> None:
+    secure_sum = scheme(verify=verify)
     rng = np.random.default_rng(4)
     leader, helper = servers(secure_sum)
     sealer, sampler = secure_sum.sealer(rng.bytes), secure_sum.sampler(TAG)
@@ -128,8 +131,8 @@ def test_a_tampered_report_is_dropped_by_both_and_the_rest_counts() -> None:
         helper.add(leader.add_and_relay(*framed))
     proofs = leader.verify_init(), helper.verify_init()
     mine, theirs = leader.settle(proofs[1]), helper.settle(proofs[0])
-    assert mine == theirs and len(mine.accepted) == 2 and len(mine.rejected) == 1
-    assert leader.count == helper.count == 2
+    assert mine == theirs and len(mine.accepted) == accepted and len(mine.rejected) == 3 - accepted
+    assert leader.count == helper.count == accepted
     secure_sum.opener().open([leader.total(), helper.total()], TAG)
 
 
