@@ -297,3 +297,37 @@ def test_a_sized_round_becomes_parameters_and_its_bytes_are_the_reports() -> Non
     assert secure_sum.sampler(replace(TAG, length=2**14)).sensitivity == pytest.approx(choice.sensitivity)
     with pytest.raises(InputError, match="size the round with the same"):
         Parameters.of(choice, norm_bound=3.0)
+
+
+def test_norms_are_proven_end_to_end_and_a_long_payload_is_dropped() -> None:
+    rng = np.random.default_rng(11)
+    secure_sum = scheme(
+        24, clients=10, verify="norm", group=Group.FIELD64, block_size=4, groups=2, fraction_bits=8, sigma=1.0
+    )
+    tag, key = replace(TAG, length=24), b"v" * 16
+    leader = secure_sum.leader(tag, NoNoiseForTests(), verify_key=key)
+    helper = secure_sum.helper(tag, KEY, NoNoiseForTests(), verify_key=key)
+    sealer, sampler, header = secure_sum.sealer(rng.bytes), secure_sum.sampler(tag), secure_sum.header(tag)
+    for bad in (False, True, False):
+        reports = sealer.shard(sampler.select(vector(rng, 24), rng.bytes), tag)
+        if bad:  # one word of a block correction grows, the same for both servers
+            body = bytearray(reports[0].body)
+            body[-3] ^= 0x40
+            reports = replace(reports[0], body=bytes(body)), replace(reports[1], body=bytes(body))
+        parts = wire.encode(reports, KEY.public_key())
+        framed = [frames.encode(header, frames.PART, 1, p) for p in (parts.leader, parts.helper)]
+        assert sum(map(len, framed)) == secure_sum.budget.upload_bytes
+        helper.add(leader.add_and_relay(*framed))
+    proofs = leader.verify_init(), helper.verify_init()
+    mine, theirs = leader.settle(proofs[1]), helper.settle(proofs[0])
+    assert mine == theirs and len(mine.accepted) == 2 and len(mine.rejected) == 1
+    secure_sum.opener().open([leader.total(), helper.total()], tag)
+
+
+def test_norm_proofs_want_a_key_a_field_and_a_small_payload() -> None:
+    small: dict[str, Any] = {"verify": "norm", "group": Group.FIELD64, "block_size": 4, "groups": 2, "fraction_bits": 8}
+    with pytest.raises(InputError, match="verify_key"):
+        scheme(24, sigma=1.0, **small).leader(replace(TAG, length=24))
+    for change in ({"group": Group.Z64}, {"block_size": 512, "fraction_bits": 20}):
+        with pytest.raises(BudgetExceeded, match="need Field64 and at most"):
+            scheme(1000, sigma=1.0, **(small | change))
