@@ -97,7 +97,7 @@ def break_client(monkeypatch, fault, rounds=(1, 2), client=3):
     inner = client_app.app._registered_funcs["train.default"]
 
     def broken(message, context):
-        hit = context.node_config["partition-id"] == client and int(message.metadata.group_id) in rounds
+        hit = context.node_config["partition-id"] == client and message.content["config"]["server-round"] in rounds
         return fault(inner, message, context) if hit else inner(message, context)
 
     monkeypatch.setitem(client_app.app._registered_funcs, "train.default", broken)
