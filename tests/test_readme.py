@@ -25,7 +25,12 @@ def start(command, folder):
     code = "from fedsim.cli import main; main()"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, "-c", code, *arguments], cwd=folder, capture_output=True, text=True, timeout=280, env=environment
+        [sys.executable, "-c", code, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        env=environment,
     )
 
 
