@@ -17,6 +17,8 @@ from typing import Annotated
 import typer
 
 from fedsim._cli.exits import exits, stoppable
+from fedsim._cli.keys import keys
+from fedsim._cli.sizes import sizes
 from fedsim.errors import EXIT_CODES, OK, UNAVAILABLE
 
 _EPILOG = "Exit codes: " + "; ".join(f"{code}: {text.split(';')[0]}" for code, text in EXIT_CODES.items()) + "."
@@ -176,6 +178,10 @@ def config_(
     with exits():
         settings = load_config(config, set_ or [])
     typer.echo(whole() if template else to_toml(settings), nl=False)
+
+
+app.command()(keys)
+app.command()(sizes)
 
 
 def main() -> None:

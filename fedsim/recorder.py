@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from crypto.fixed_point import CLIPPING_WARNING_SHARE
 from fedsim.checkpoint import Checkpoint, save_checkpoint
 from fedsim.events import Observer, RoundEnd
 from fedsim.measure.ledger import SERVER, ClientRound, Entry, Ledger
@@ -107,10 +108,26 @@ class Recorder:
                 self.metrics.extend(record.round, "server" if side == "server" else "client", found)
         trained = {k: v for k, v in record.metrics.items() if k.startswith("train_")}
         self.metrics.extend(record.round, "client", trained)
+        if self.site.protection.bounded:
+            self._measure_clipping(record)
         counts = {"sampled": len(record.nodes), "accepted": record.accepted, "round_s": record.round_s}
         self.metrics.extend(record.round, "server", counts)
         self.metrics.flush()
         self.last, self.last_round = dict(record.metrics), record.round
+
+    def _measure_clipping(self, record: RoundRecord) -> None:
+        """Note which share of the coordinates was clipped before sealing, and say so where it harms."""
+        share = clipped_share(record)
+        if share is None:
+            return
+        self.metrics.extend(record.round, "client", {"clipped_share": share})
+        if share > CLIPPING_WARNING_SHARE:
+            key = "clip" if hasattr(self.site.config.protection, "clip") else "bound"
+            self.watcher.note(
+                f"round {record.round}: {share:.1%} of the coordinates lie outside the bound "
+                f"{self.site.protection.bound:g} and were clipped: at most {CLIPPING_WARNING_SHARE:.0%} is harmless; "
+                f"raise protection.{key}, or set training.clip_norm"
+            )
 
     def _checkpoint(self, record: RoundRecord, strategy: Served) -> None:
         output = self.site.config.output
@@ -133,6 +150,13 @@ class Recorder:
             replied=record.accepted,
             failures=[line.partition(", ")[2] for line in record.failures],
         )
+
+
+def clipped_share(record: RoundRecord) -> float | None:
+    """Return the share of coordinates that the accepted clients clipped, or ``None`` where none was counted."""
+    phases = [item.phases for item in record.delivered if not item.error]
+    coordinates = sum(each.get("coordinates", 0.0) for each in phases)
+    return sum(each.get("clipped", 0.0) for each in phases) / coordinates if coordinates else None
 
 
 def _entries(record: RoundRecord, client: int, item: Delivered) -> list[Entry]:
@@ -233,4 +257,4 @@ def outcome(item: Delivered) -> str:
     return {LATE: "late", REJECTED: "rejected"}.get(item.error_code, "dropped")
 
 
-__all__ = ["Recorder", "outcome"]
+__all__ = ["Recorder", "clipped_share", "outcome"]
