@@ -51,7 +51,8 @@ struct Report {
 /// Field64 skips 64-bit words at or above p.
 void stretch(const Kernels& table, Group group, const std::uint8_t* seed, std::size_t words, std::uint8_t* out);
 
-/// Writes the public share of one report. Neither branches nor memory addresses depend on `alpha` or `payload`.
+/// Writes the public share of one report. Neither branches nor memory addresses depend on `alpha`, `payload` or seeds;
+/// the one exception, Field64's skipping of words, branches on keystream that is random whatever they are.
 ///
 /// `roots` are server 0's and then server 1's, 16 bytes a group each; `alpha` holds a block index below t for each
 /// group; `payload` k * B words of the group, canonical.

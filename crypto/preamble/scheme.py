@@ -13,7 +13,8 @@ import os
 import struct
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import log2, sqrt
+from math import isclose, log2, sqrt
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -29,6 +30,7 @@ from crypto.preamble.blocks import BlockShape, Sampler, Selection, check_capacit
 from crypto.preamble.dpf import Group, Report, Shape, Words
 from crypto.preamble.noise import DiscreteGaussian, Noise
 from crypto.preamble.rotation import Rotation, padded_length
+from crypto.preamble.sizing import Choice, sensitivity
 
 SECURITY_BITS = 127
 TASK, ROUND_ROTATION = b"preamble-task/1", b"preamble-round/1"
@@ -66,6 +68,28 @@ class Parameters:
     def __post_init__(self) -> None:
         if self.minimum_cohort < 1 or self.batch < 1:
             raise InputError(f"minimum cohort {self.minimum_cohort}, batch {self.batch}: both must be at least 1")
+
+    @classmethod
+    def of(cls, choice: Choice, *, norm_bound: float, clip_factor: float = 1.0, **others: Any) -> "Parameters":
+        """Return the parameters of a sized round; norm bound and clip factor must be those it was sized for.
+
+        Raises:
+            InputError: they are not: the noise would not hide a block.
+        """
+        made = sensitivity(choice.shape, clip_factor, norm_bound)
+        if not isclose(made, choice.sensitivity, rel_tol=1e-9):
+            raise InputError(
+                f"norm bound {norm_bound}, clip factor {clip_factor}: a block reaches {made:.6g}, but the noise was "
+                f"sized for {choice.sensitivity:.6g}; size the round with the same"
+            )
+        return cls(
+            norm_bound=norm_bound,
+            block_size=choice.shape.block_size,
+            groups=choice.shape.groups,
+            sigma=choice.sigma,
+            clip_factor=clip_factor,
+            **others,
+        )
 
 
 class PreambleSum(SecureSum):

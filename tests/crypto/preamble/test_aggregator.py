@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from crypto import wire as frames
 from crypto.base import Plan, Tag
 from crypto.errors import BudgetExceeded, EmptySum, InputError, KeyMismatch, LayoutMismatch, ReplayError, WireError
-from crypto.preamble import wire
+from crypto.preamble import sizing, wire
 from crypto.preamble.aggregator import AlreadyReleased, HelperAdder, LeaderAdder
 from crypto.preamble.dpf import Group
 from crypto.preamble.noise import NoNoiseForTests
@@ -277,3 +277,20 @@ def test_error_of_a_thousand_clients_is_the_predicted_one() -> None:
     predicted = 2 * parameters.sigma**2 * length + clients * (blocks - 1)
     assert abs(np.sum((opened - total) ** 2) / predicted - 1) < 0.05
     assert np.abs(opened - total).max() < secure_sum.budget.error_bound
+
+
+def test_a_sized_round_becomes_parameters_and_its_bytes_are_the_reports() -> None:
+    choice = sizing.size(2**14, 1000, 1.0, 1e-6, 1, 40_000, norm_bound=2.0)
+    parameters = Parameters.of(choice, norm_bound=2.0, minimum_cohort=10)
+    secure_sum = PreambleSum(
+        Plan(length=2**14, clients=1000, bound=1.0),
+        parameters,
+        helper_key=KEY.public_key().public_bytes_raw(),
+        run=RUN,
+    )
+    shape = secure_sum.shape(replace(TAG, length=2**14))
+    assert choice.upload_bytes == shape.public_bytes + 2 * 16
+    assert parameters.sigma == choice.sigma and parameters.minimum_cohort == 10
+    assert secure_sum.sampler(replace(TAG, length=2**14)).sensitivity == pytest.approx(choice.sensitivity)
+    with pytest.raises(InputError, match="size the round with the same"):
+        Parameters.of(choice, norm_bound=3.0)
