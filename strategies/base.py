@@ -134,8 +134,8 @@ class FederatedStrategy(Strategy):
             )
         if self.protection.uniform_only and weighting != "uniform":
             raise Incompatible(
-                f"weighting '{weighting}' with protection '{self.protection.name}': its guarantee is stated per client, "
-                "so every client counts the same; set weighting to uniform"
+                f"weighting '{weighting}' with protection '{self.protection.name}': its guarantee is stated per "
+                "client, so every client counts the same; set weighting to uniform"
             )
 
     @property

@@ -124,12 +124,19 @@ RULES: tuple[Rule, ...] = (
         "set protection.base = bgv, or leave flooding out",
     ),
     Rule(
-        ("protection.verify", "protection.word_bits"),
+        ("protection.block_size", "protection.blocks"),
         lambda c: (
-            isinstance(c.protection, PreambleConfig) and (c.protection.verify, c.protection.word_bits) == ("norm", 32)
+            isinstance(c.protection, PreambleConfig)
+            and (c.protection.block_size is None) != (c.protection.blocks is None)
         ),
-        "proofs of the norm work in a field of 64 bits",
-        "set protection.word_bits = 64",
+        "goes with protection.blocks = {protection.blocks}",
+        "set both, or neither to have them chosen",
+    ),
+    Rule(
+        ("protection.transport", "protection.name"),
+        lambda c: isinstance(c.protection, PreambleConfig) and c.protection.transport == "direct",
+        "clients have no way of their own to the helper yet",
+        "leave it out or set it to relay: the leader passes on what it cannot read",
     ),
     Rule(
         ("protection.committee_size", "federation.num_clients"),
