@@ -161,9 +161,10 @@ class Helper:
         tag = Tag(round=number, layout_hash=layout_hash, length=length)
         noise = NoNoiseForTests() if self._task.parameters.sigma == 0 else None
         # A round that was opened and not released begins anew; nothing of it has left.
-        self._adder = self._scheme.helper(tag, self._key, noise)
+        verify_key = os.urandom(16)
+        self._adder = self._scheme.helper(tag, self._key, noise, verify_key=verify_key)
         self._opened = number
-        return b""
+        return verify_key
 
     def _add(self, payload: bytes) -> bytes:
         self._running().add(payload)

@@ -70,6 +70,8 @@ def _preamble(config: RunConfig, p: PreambleConfig, keys: str | None, role: str)
         byte_budget=p.byte_budget,
         word_bits=p.word_bits,
         fraction_bits=p.fraction_bits,
+        rotated=p.rotation,
+        verify=p.verify,
         minimum_cohort=p.min_cohort,
         noisy=p.noise == "gaussian",
         keys=keys,

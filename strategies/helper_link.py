@@ -4,7 +4,8 @@ Little-endian. A request is ``length u32 | operation u8 | payload``, an answer `
 payload``; the length counts what follows it, `busy` is the helper's own seconds for the request. Operations::
 
     1 hello    key id 8, parameter hash 16    -> nothing                  both sides run the same parameters
-    2 open     round u32, layout hash 16, coordinates u64 -> nothing      a round later than every released one
+    2 open     round u32, layout hash 16, coordinates u64 -> 16 bytes     a round later than every released one; the
+                                                                          secret that both verify norms with
     3 add      relayed report (framed part)   -> nothing                  the helper decodes it and lets it wait
     4 settle   the leader's proofs            -> the helper's proofs      both accept the same reports
     5 total    nothing                        -> framed total             released once, with noise
@@ -145,13 +146,13 @@ class HelperLink:
         self.busy_s = 0.0
         self._must(HELLO, HELLO_FIELDS.pack(key_id, params_hash))
 
-    def open(self, tag: Tag) -> None:
-        """Begin a round.
+    def open(self, tag: Tag) -> bytes:
+        """Begin a round; return the 16 secret bytes that both aggregators verify it with.
 
         Raises:
             HelperLost: it refuses: the round was released before, or is beyond its budget.
         """
-        self._must(OPEN, OPEN_FIELDS.pack(tag.round, tag.layout_hash, tag.length))
+        return self._must(OPEN, OPEN_FIELDS.pack(tag.round, tag.layout_hash, tag.length))
 
     def add(self, relayed: bytes) -> None:
         """Relay one report.

@@ -7,7 +7,7 @@ where the helper listens.
 
 import hashlib
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import ceil, floor, inf, log2, log10, sqrt
 from pathlib import Path
 from typing import Literal
@@ -25,7 +25,7 @@ from crypto.preamble.dpf import Group
 from crypto.preamble.noise import NoNoiseForTests
 from crypto.preamble.privacy import Guarantee, Mechanism, guarantee
 from crypto.preamble.rotation import padded_length
-from crypto.preamble.scheme import Parameters, PreambleSum
+from crypto.preamble.scheme import MAX_NORM_BITS, Parameters, PreambleSum
 from crypto.preamble.sizing import Choice, evaluate, size
 from strategies.errors import HelperLost
 from strategies.helper_link import ADDRESS_FILE, HelperLink, SocketTransport
@@ -35,6 +35,12 @@ from strategies.verified_fold import VerifiedFold
 SCHEME = "preamble"
 #: Keys depend on the sealing suite alone, so one key pair serves any run.
 KEY_PARAMS = wire.params_hash(SCHEME, "X25519, HKDF-SHA256, ChaCha20-Poly1305", 1)
+#: What the aggregators check, in words for a run's record.
+VERIFICATION = {
+    "strict": "V0: encoding, replay set and the same public share at both; a client can spoil the sum",
+    "blocks": "V0 and V1: one block a group at most; its size is not checked, so a client can spoil the sum",
+    "norm": "V0, V1 and V3: one block a group, and the norm of all sent blocks together",
+}
 #: The default byte budget is this share of a dense two-server share.
 DEFAULT_SAVING = 8
 # What the sampler and the noise take at most, see crypto.preamble.blocks and crypto.preamble.noise.
@@ -56,6 +62,8 @@ class PreambleProtection(Protection):
         block_size, blocks: B and k; both or neither, then the sizing tool chooses.
         byte_budget: largest report for the sizing tool; ``None`` for an eighth of a dense share.
         word_bits: bits of the words in which shares are added.
+        rotated: whether vectors are rotated; off only where they are flat already.
+        verify: what the aggregators check of a report: ``strict``, ``blocks`` or ``norm``.
         fraction_bits: one step of the sum is ``2^-fraction_bits``; ``None`` for as many as fit.
         minimum_cohort: the helper hands out no total of fewer reports.
         noisy: whether both aggregators add noise; without it there is no privacy at all.
@@ -80,6 +88,8 @@ class PreambleProtection(Protection):
     byte_budget: int | None = None
     word_bits: int = 64
     fraction_bits: int | None = None
+    rotated: bool = True
+    verify: Literal["strict", "blocks", "norm"] = "blocks"
     minimum_cohort: int = 2
     noisy: bool = True
     keys: str | None = None
@@ -131,11 +141,11 @@ class PreambleProtection(Protection):
         """
         check_length(plan, tag)
         secure = self.secure_sum(plan)
-        return VerifiedFold(self.leader(secure, tag), lambda: self._link(secure, tag), tag, secure.parameters.batch)
+        return VerifiedFold(partial(self.leader, secure, tag), self._link(secure, tag), tag, secure.parameters.batch)
 
-    def leader(self, secure: PreambleSum, tag: Tag) -> LeaderAdder:
+    def leader(self, secure: PreambleSum, tag: Tag, verify_key: bytes) -> LeaderAdder:
         """Return the leader's adder of a round, with its noise."""
-        return secure.leader(tag, None if self.noisy else NoNoiseForTests())
+        return secure.leader(tag, None if self.noisy else NoNoiseForTests(), verify_key=verify_key)
 
     def _link(self, secure: PreambleSum, tag: Tag) -> HelperLink:
         header = secure.header(tag)
@@ -184,15 +194,17 @@ def _sized(protection: PreambleProtection, plan: Plan) -> Sized:
         )
         for rounds in (1, protection.rounds)
     )
-    bits = protection.fraction_bits
+    most = _fraction_bits(protection, s, sigma, plan.clients, shape.payload_length)
     parameters = Parameters(
         norm_bound=protection.clip_norm,
         block_size=shape.block_size,
         groups=shape.groups,
         sigma=sigma if protection.noisy else 0.0,
-        fraction_bits=_fraction_bits(s, sigma, plan.clients, protection.word_bits) if bits is None else bits,
-        group=Group.Z32 if protection.word_bits == 32 else Group.Z64,
+        fraction_bits=most if protection.fraction_bits is None else protection.fraction_bits,
+        group=_group(protection),
         clip_factor=protection.clip_factor,
+        rotated=protection.rotated,
+        verify=protection.verify,
         minimum_cohort=protection.minimum_cohort,
     )
     return Sized(choice, parameters, one, whole)
@@ -218,7 +230,7 @@ def _choose(p: PreambleProtection, plan: Plan) -> Choice:
     if (p.block_size is None) != (p.blocks is None):
         raise InputError(f"block size {p.block_size}, blocks {p.blocks}: give both, or neither to have them chosen")
     if p.block_size is not None and p.blocks is not None:
-        shape = BlockShape(length=plan.length, block_size=p.block_size, groups=p.blocks)
+        shape = BlockShape(length=plan.length, block_size=p.block_size, groups=p.blocks, rotated=p.rotated)
         return evaluate(
             shape,
             plan.clients,
@@ -229,7 +241,8 @@ def _choose(p: PreambleProtection, plan: Plan) -> Choice:
             clip_factor=p.clip_factor,
             norm_bound=p.clip_norm,
         )
-    budget = p.byte_budget or padded_length(plan.length) * p.word_bits // 8 // DEFAULT_SAVING
+    spread = padded_length(plan.length) if p.rotated else plan.length
+    budget = p.byte_budget or spread * p.word_bits // 8 // DEFAULT_SAVING
     try:
         return size(
             plan.length,
@@ -241,6 +254,7 @@ def _choose(p: PreambleProtection, plan: Plan) -> Choice:
             word_bits=p.word_bits,
             clip_factor=p.clip_factor,
             norm_bound=p.clip_norm,
+            rotated=p.rotated,
         )
     except BudgetExceeded as error:
         raise BudgetExceeded(f"{error} (protection.byte_budget), or set protection.block_size and .blocks") from error
@@ -251,11 +265,21 @@ def _rounded_up(value: float, digits: int = 4) -> float:
     return float(f"{ceil(value / 10.0**exponent)}e{exponent}")
 
 
-def _fraction_bits(sensitivity: float, sigma: float, clients: int, word_bits: int) -> int:
+def _group(p: PreambleProtection) -> Group:
+    if p.verify == "norm":
+        return Group.FIELD64
+    return Group.Z32 if p.word_bits == 32 else Group.Z64
+
+
+def _fraction_bits(p: PreambleProtection, sensitivity: float, sigma: float, clients: int, words: int) -> int:
+    """Return as many bits after the point as the word, the sampler, the noise and the norm proof all carry."""
     largest = clients * sensitivity + 8 * sqrt(2) * sigma
-    most = min(word_bits - 1 - log2(largest), _BLOCK_BITS - log2(sensitivity), _SIGMA_BITS - log2(sigma))
+    ring_bits = {Group.Z32: 32, Group.Z64: 64, Group.FIELD64: 63}[_group(p)]
+    limits = [ring_bits - 1 - log2(largest), _BLOCK_BITS - log2(sensitivity), _SIGMA_BITS - log2(sigma)]
+    if p.verify == "norm":
+        limits.append(MAX_NORM_BITS // words - 1 - log2(sensitivity))
     # A hair below, so that no party's rounding of the logarithm decides.
-    return min(_MOST_FRACTION_BITS, floor(most - 1e-6))
+    return min(_MOST_FRACTION_BITS, floor(min(limits) - 1e-6))
 
 
 @lru_cache(maxsize=16)
@@ -313,7 +337,8 @@ def describe(protection: PreambleProtection, plan: Plan) -> dict[str, object]:
     found = sized(protection, plan)
     choice, p = found.choice, found.parameters
     secure = protection.secure_sum(plan)
-    shape = secure.shape(Tag(round=0, layout_hash=bytes(16), length=plan.length))
+    tag = Tag(round=0, layout_hash=bytes(16), length=plan.length)
+    shape, proof = secure.shape(tag), secure.proof_bytes(tag)
     private = protection.noisy
 
     def promised(value: float) -> float | str:
@@ -338,11 +363,11 @@ def describe(protection: PreambleProtection, plan: Plan) -> dict[str, object]:
         "padded_length": choice.shape.padded_length,
         "fraction_bits": p.fraction_bits,
         "word_bits": protection.word_bits,
-        "leader_part_bytes": wire.HEADER_BYTES + reports.leader_bytes(shape),
-        "helper_part_bytes": wire.HEADER_BYTES + reports.helper_bytes(),
+        "leader_part_bytes": wire.HEADER_BYTES + reports.leader_bytes(shape, proof),
+        "helper_part_bytes": wire.HEADER_BYTES + reports.helper_bytes(proof),
         "dense_share_bytes": choice.dense_bytes,
         "minimum_cohort": p.minimum_cohort,
-        "verification": "V0 strict decoding and replay set, V1 one block a group",
+        "verification": VERIFICATION[protection.verify],
     }
 
 
@@ -350,6 +375,7 @@ __all__ = [
     "DEFAULT_SAVING",
     "KEY_PARAMS",
     "SCHEME",
+    "VERIFICATION",
     "PreambleProtection",
     "Sized",
     "check_length",

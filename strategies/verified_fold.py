@@ -25,20 +25,19 @@ class VerifiedFold(Fold):
     """Drives both aggregators through one round, from the leader's process.
 
     Args:
-        leader: the leader's adder.
-        connect: makes the link to the helper.
+        leader: makes the leader's adder, given the 16 secret bytes that both aggregators verify with.
+        link: reaches the helper; closed when the totals were taken or the round is refused.
         tag: the round.
         batch: reports that wait before they are verified.
 
     Raises:
-        HelperLost: there is no helper, or it refuses the round.
+        HelperLost: the helper refuses the round.
     """
 
-    def __init__(self, leader: LeaderAdder, connect: Callable[[], HelperLink], tag: Tag, batch: int) -> None:
-        self._leader, self._batch = leader, batch
-        self._link = connect()
+    def __init__(self, leader: Callable[[bytes], LeaderAdder], link: HelperLink, tag: Tag, batch: int) -> None:
+        self._batch, self._link = batch, link
         self._waiting: dict[bytes, ConfigRecord] = {}
-        self._link.open(tag)
+        self._leader = leader(link.open(tag))
 
     @property
     def helper(self) -> HelperCosts:  # type: ignore[override]

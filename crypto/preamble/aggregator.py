@@ -3,7 +3,7 @@
 One round of a server::
 
     add(part) ...                     V0: strict decoding, replay set; the report waits
-    mine = verify_init()              V1: one 32-byte proof for each waiting report
+    mine = verify_init()              V1, V3: a 32-byte proof for each waiting report, and its norm message if asked for
     settle(theirs)                    accept where the proofs are equal, drop the rest, add the accepted
     total()                           noise, once; nothing can be added afterwards
 
@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 
 from crypto import wire as frames
 from crypto.base import Adder, Tag
-from crypto.errors import BudgetExceeded, CryptoError, EmptySum, KeyMismatch, WireError
+from crypto.errors import BudgetExceeded, CryptoError, EmptySum, InputError, KeyMismatch, WireError
 from crypto.fixed_point import to_residues
-from crypto.preamble import dpf, wire
+from crypto.preamble import dpf, norm, wire
 from crypto.preamble.dpf import NONCE_BYTES, PROOF_BYTES, Report
 from crypto.preamble.noise import Noise
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from crypto.preamble.scheme import PreambleSum
 
 COHORT = b"preamble-cohort"
-_ENTRY_BYTES = NONCE_BYTES + PROOF_BYTES
 
 
 class AlreadyReleased(CryptoError):
@@ -51,9 +50,15 @@ class _ServerAdder(Adder):
 
     server: int
 
-    def __init__(self, scheme: "PreambleSum", tag: Tag, noise: Noise, threads: int) -> None:
+    def __init__(
+        self, scheme: "PreambleSum", tag: Tag, noise: Noise, threads: int, verify_key: bytes | None = None
+    ) -> None:
         self._scheme, self._tag, self._noise, self._threads = scheme, tag, noise, threads
         self._shape, self._task, self._header = scheme.shape(tag), scheme.task(tag), scheme.header(tag)
+        self._circuit, self._proof_bytes = scheme.circuit(tag), scheme.proof_bytes(tag)
+        if self._circuit is not None and (verify_key is None or len(verify_key) != 16):
+            raise InputError("norms are proven: give both servers the same 16 secret bytes as verify_key")
+        self._verify_key = verify_key or b""
         self._seen = wire.Seen()
         self._waiting: dict[bytes, Report] = {}
         self._proofs: dict[bytes, bytes] = {}
@@ -97,9 +102,32 @@ class _ServerAdder(Adder):
     def verify_init(self) -> bytes:
         """Return nonce and one-block proof of every waiting report, for the other server."""
         reports = [r for nonce, r in self._waiting.items() if nonce not in self._proofs]
-        for report, proof in zip(reports, dpf.prove(self._shape, self.server, reports, self._threads), strict=True):
-            self._proofs[report.nonce] = proof
+        if self._scheme.parameters.verify == "blocks":
+            proofs = dpf.prove(self._shape, self.server, reports, self._threads)
+        else:
+            proofs = [report.digest for report in reports]
+        for report, proof in zip(reports, proofs, strict=True):
+            self._proofs[report.nonce] = proof + self._norm_message(report)
         return b"".join(nonce + self._proofs[nonce] for nonce in self._waiting)
+
+    def _norm_message(self, report: Report) -> bytes:
+        if self._circuit is None:
+            return b""
+        sums = dpf.block_sums(report, self.server).reshape(-1).tolist()
+        x = [(s if self.server == 0 else -s) % dpf.PRIME for s in sums]
+        share = norm.decode_share(self._circuit, self.server, report.proof)
+        message = norm.query(
+            self._circuit, self.server, x, share, report.digest, report.seed, self._verify_key, report.nonce
+        )
+        return norm.encode_message(message)
+
+    def _agree(self, mine: bytes, theirs: bytes) -> bool:
+        if not hmac.compare_digest(mine[:PROOF_BYTES], theirs[:PROOF_BYTES]):
+            return False
+        if self._circuit is None:
+            return True
+        first, second = (norm.decode_message(self._circuit, m[PROOF_BYTES:]) for m in (mine, theirs))
+        return norm.decide(self._circuit, first, second)
 
     def settle(self, theirs: bytes) -> Settled:
         """Accept the waiting reports whose proofs agree with the other server's, drop all others, add the accepted.
@@ -110,13 +138,14 @@ class _ServerAdder(Adder):
         Raises:
             WireError: `theirs` is not a list of nonces and proofs; nothing is settled.
         """
-        if len(theirs) % _ENTRY_BYTES:
-            raise WireError(f"{len(theirs)} bytes of proofs: must be {_ENTRY_BYTES} for each report")
-        entries = [theirs[i : i + _ENTRY_BYTES] for i in range(0, len(theirs), _ENTRY_BYTES)]
+        size = NONCE_BYTES + PROOF_BYTES + (0 if self._circuit is None else self._circuit.message_bytes)
+        if len(theirs) % size:
+            raise WireError(f"{len(theirs)} bytes of proofs: must be {size} for each report")
+        entries = [theirs[i : i + size] for i in range(0, len(theirs), size)]
         other = {e[:NONCE_BYTES]: e[NONCE_BYTES:] for e in entries}
         self._refuse_after_release()
         self.verify_init()
-        agreed = [n for n in self._waiting if hmac.compare_digest(self._proofs[n], other.get(n, b""))]
+        agreed = [n for n in self._waiting if n in other and self._agree(self._proofs[n], other[n])]
         reports = [self._waiting[n] for n in agreed]
         dpf.accumulate(self._shape, self.server, reports, self._words, self._threads)
         rejected = [n for n in self._waiting if n not in set(agreed)]
@@ -175,7 +204,10 @@ class LeaderAdder(_ServerAdder):
     server = 0
 
     def _decode(self, body: bytes) -> Report:
-        return wire.decode_leader(body, self._shape, self._task)
+        report = wire.decode_leader(body, self._shape, self._task, self._proof_bytes)
+        if self._circuit is not None:
+            norm.decode_share(self._circuit, self.server, report.proof)
+        return report
 
     def add_and_relay(self, leader_part: bytes, helper_part: bytes) -> bytes:
         """Add a client's leader part and return the framed message for the helper.
@@ -183,9 +215,10 @@ class LeaderAdder(_ServerAdder):
         Raises:
             WireError: as in :meth:`add`, or the helper's part is not one; then neither is counted.
         """
-        sealed = bytes(frames.decode(helper_part, self._header, frames.PART, wire.helper_bytes()).body)
+        size = wire.helper_bytes(self._proof_bytes)
+        sealed = bytes(frames.decode(helper_part, self._header, frames.PART, size).body)
         report = self._read(leader_part)
-        relayed = wire.relay(report, sealed)
+        relayed = wire.relay(report, sealed, self._proof_bytes)
         self._admit(report)
         return frames.encode(self._header, frames.PART, 1, relayed)
 
@@ -199,12 +232,20 @@ class HelperAdder(_ServerAdder):
 
     server = 1
 
-    def __init__(self, scheme: "PreambleSum", tag: Tag, key: X25519PrivateKey, noise: Noise, threads: int) -> None:
-        super().__init__(scheme, tag, noise, threads)
+    def __init__(
+        self,
+        scheme: "PreambleSum",
+        tag: Tag,
+        key: X25519PrivateKey,
+        noise: Noise,
+        threads: int,
+        verify_key: bytes | None = None,
+    ) -> None:
+        super().__init__(scheme, tag, noise, threads, verify_key)
         public: X25519PublicKey = key.public_key()
         if public.public_bytes_raw() != scheme.helper_key:
             raise KeyMismatch("the helper's private key does not belong to the pinned public key; use one key pair")
         self._key = key
 
     def _decode(self, body: bytes) -> Report:
-        return wire.decode_relayed(body, self._shape, self._task, self._key)
+        return wire.decode_relayed(body, self._shape, self._task, self._key, self._proof_bytes)

@@ -122,6 +122,7 @@ class Report:
         nonce: 16 public random bytes, unique among the reports of a task.
         seed: the server's 16-byte private seed.
         body: public share after the nonce, ``shape.body_bytes`` long.
+        proof: this server's part of the norm proof (:mod:`crypto.preamble.norm`), empty where none is asked for.
     """
 
     shape: Shape
@@ -129,6 +130,7 @@ class Report:
     nonce: bytes
     seed: bytes
     body: bytes
+    proof: bytes = b""
 
     def __repr__(self) -> str:
         return f"Report(nonce={self.nonce.hex()})"

@@ -9,7 +9,7 @@ circuit is
     sum_i r^i b_i (b_i - 1)  +  s (sum x_i^2 + slack - bound)  +  sum_i q^i (x_i - value of its bits)  =  0
 
 Range bits cost w elements for each coordinate, so this stage suits small payloads; at full size PINE's wrap-around
-tests replace them. It is a library stage: reports on the wire do not carry these proofs yet.
+tests replace them.
 
 The gadget sums `chunk` products; wire polynomials go through a random value at 0 and their inputs at 1..M. Field64 is
 small against a client that grinds joint randomness, hence :data:`REPETITIONS` independent proofs.
@@ -21,12 +21,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, isqrt
 
-from crypto.errors import InputError
+import numpy as np
+
+from crypto.errors import InputError, WireError
 from crypto.preamble.dpf import PRIME
 from crypto.prg import Stream
 
 REPETITIONS = 3
 SHARE, PROOF, JOINT, QUERY = b"pre-norm-share/1", b"pre-norm-proof/1", b"pre-norm-joint/1", b"pre-norm-query/1"
+WIRES = b"pre-norm-wires/1"
+BLIND_BYTES, PART_BYTES = 16, 32
+HELPER_BYTES = 3 * BLIND_BYTES + PART_BYTES
 Vector = list[int]
 
 
@@ -79,6 +84,16 @@ class NormCircuit:
     def proof_length(self) -> int:
         """Elements of one proof: a seed for each wire, and the gadget polynomial at 0..2M."""
         return 2 * self.chunk + 2 * self.calls + 1
+
+    @property
+    def leader_bytes(self) -> int:
+        """Bytes of server 0's part of a proof."""
+        return 8 * (self.bits + REPETITIONS * self.proof_length) + BLIND_BYTES + PART_BYTES
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes of a verifier message."""
+        return BLIND_BYTES + 8 * REPETITIONS * (2 * self.chunk + 2)
 
     def encode(self, payload: Sequence[int]) -> Vector:
         """Return the bits of a payload of signed integers and of its slack.
@@ -148,15 +163,15 @@ class Verifier:
 
 def prove(
     circuit: NormCircuit, payload: Sequence[int], digest: bytes, seeds: tuple[bytes, bytes], coins: Sequence[bytes]
-) -> tuple[ProofShare, ProofShare]:
-    """Return both servers' parts.
+) -> tuple[bytes, bytes]:
+    """Return both servers' parts, encoded: server 0's in full, server 1's as seeds.
 
     Args:
         circuit: the statement.
         payload: signed integers, as in the report.
         digest: hash of the report's public share.
         seeds: the report's private seeds; with the digest they determine the shares of the payload.
-        coins: four fresh 16-byte seeds: blinds of both servers, helper's shares, prover's randomness.
+        coins: five fresh 16-byte seeds: blinds of both servers, the helper's two, the prover's randomness.
 
     Raises:
         InputError: the payload does not satisfy the statement.
@@ -167,15 +182,61 @@ def prove(
     parts = [joint_part(v, digest, seeds[v], coins[v], share) for v, share in enumerate((leader, helper))]
     joint = joint_seed(parts[0], parts[1])
     x = [value % PRIME for value in payload]
-    drawn = elements(coins[3], PROOF, REPETITIONS * (2 * circuit.chunk + circuit.proof_length))
-    first, second = [], []
+    wires = 2 * circuit.chunk
+    drawn = elements(coins[4], WIRES, REPETITIONS * wires)
+    proofs = Vector()
     for i in range(REPETITIONS):
-        at = i * (2 * circuit.chunk + circuit.proof_length)
-        wire_seeds, mask = drawn[at : at + 2 * circuit.chunk], drawn[at + 2 * circuit.chunk :][: circuit.proof_length]
-        proof = _proof(circuit, x, bits, _challenge(joint, i), wire_seeds)
-        first.append([(a - b) % PRIME for a, b in zip(proof, mask, strict=True)])
-        second.append(mask)
-    return ProofShare(leader, first, coins[0], parts[1]), ProofShare(helper, second, coins[1], parts[0])
+        proofs += _proof(circuit, x, bits, _challenge(joint, i), drawn[i * wires : (i + 1) * wires])
+    masks = elements(coins[3], PROOF, len(proofs))
+    shared = [(a - b) % PRIME for a, b in zip(proofs, masks, strict=True)]
+    return _pack(leader + shared) + coins[0] + parts[1], coins[2] + coins[3] + coins[1] + parts[0]
+
+
+def decode_share(circuit: NormCircuit, server: int, data: bytes) -> ProofShare:
+    """Return a server's part of a proof from what :func:`prove` made.
+
+    Raises:
+        WireError: wrong length, or an element at or above p.
+    """
+    if len(data) != (circuit.leader_bytes if server == 0 else HELPER_BYTES):
+        raise WireError(f"norm proof of {len(data)} bytes: this statement makes another length; use one config")
+    blind, other = data[-BLIND_BYTES - PART_BYTES : -PART_BYTES], data[-PART_BYTES:]
+    if server == 0:
+        values = _unpack(data[: -BLIND_BYTES - PART_BYTES])
+        bits, flat = values[: circuit.bits], values[circuit.bits :]
+    else:
+        bits = elements(data[:16], SHARE, circuit.bits)
+        flat = elements(data[16:32], PROOF, REPETITIONS * circuit.proof_length)
+    proofs = [flat[i : i + circuit.proof_length] for i in range(0, len(flat), circuit.proof_length)]
+    return ProofShare(bits, proofs, blind, other)
+
+
+def encode_message(message: Verifier) -> bytes:
+    """Return a verifier message as bytes."""
+    return message.joint + b"".join(_pack(m) for m in message.messages)
+
+
+def decode_message(circuit: NormCircuit, data: bytes) -> Verifier:
+    """Return a verifier message from bytes.
+
+    Raises:
+        WireError: wrong length, or an element at or above p.
+    """
+    if len(data) != circuit.message_bytes:
+        raise WireError(f"verifier message of {len(data)} bytes: must be {circuit.message_bytes}")
+    flat, size = _unpack(data[BLIND_BYTES:]), 2 * circuit.chunk + 2
+    return Verifier(data[:BLIND_BYTES], [flat[i : i + size] for i in range(0, len(flat), size)])
+
+
+def _pack(values: Vector) -> bytes:
+    return np.array(values, "<u8").tobytes()
+
+
+def _unpack(data: bytes) -> Vector:
+    words = np.frombuffer(data, "<u8")
+    if (words >= np.uint64(PRIME)).any():
+        raise WireError("a proof element is at or above p = 2^64 - 2^32 + 1: not canonical; the sender is left out")
+    return [int(word) for word in words]
 
 
 def query(

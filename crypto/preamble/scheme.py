@@ -14,7 +14,7 @@ import struct
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import isclose, log2, sqrt
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -22,17 +22,20 @@ from numpy.typing import NDArray
 
 from crypto import wire as frames
 from crypto.base import Budget, FloatVector, Opener, Plan, Sealer, SecureSum, Tag
-from crypto.errors import InputError, WireError
+from crypto.errors import BudgetExceeded, InputError, WireError
 from crypto.fixed_point import RandomBytes, from_residues, to_residues
 from crypto.preamble import dpf, wire
 from crypto.preamble.aggregator import HelperAdder, LeaderAdder
 from crypto.preamble.blocks import BlockShape, Sampler, Selection, check_capacity
 from crypto.preamble.dpf import Group, Report, Shape, Words
 from crypto.preamble.noise import DiscreteGaussian, Noise
+from crypto.preamble.norm import HELPER_BYTES, NormCircuit, prove
 from crypto.preamble.rotation import Rotation, padded_length
 from crypto.preamble.sizing import Choice, sensitivity
 
 SECURITY_BITS = 127
+#: Range bits of a norm proof that a client can make in a few seconds.
+MAX_NORM_BITS = 1 << 13
 TASK, ROUND_ROTATION = b"preamble-task/1", b"preamble-round/1"
 #: A total carries the digest of the nonces that were accepted, so that totals of different cohorts do not open.
 COHORT_BYTES = 32
@@ -51,6 +54,10 @@ class Parameters:
         fraction_bits: f, one step of the sum is ``2^-f``.
         group: what shares are made of.
         clip_factor: c, blocks are clipped to c times their expected norm.
+        rotated: vectors are rotated by signs, permutation and Hadamard transform; off only where they are flat already.
+        verify: ``"blocks"`` checks that each group has one block at most (V1); ``"strict"`` checks only the encoding
+            and that both servers have the same public share (V0), for clients that are trusted not to cheat;
+            ``"norm"`` also has the payload's norm proven (V3), over Field64 and for small payloads.
         minimum_cohort: a server hands out no total of fewer accepted reports.
         batch: reports that a server holds before it verifies and adds them; its memory grows with this.
     """
@@ -62,6 +69,8 @@ class Parameters:
     fraction_bits: int = 20
     group: Group = Group.Z64
     clip_factor: float = 1.0
+    rotated: bool = True
+    verify: Literal["strict", "blocks", "norm"] = "blocks"
     minimum_cohort: int = 2
     batch: int = 16
 
@@ -88,6 +97,7 @@ class Parameters:
             groups=choice.shape.groups,
             sigma=choice.sigma,
             clip_factor=clip_factor,
+            rotated=choice.shape.rotated,
             **others,
         )
 
@@ -115,6 +125,7 @@ class PreambleSum(SecureSum):
         self.plan, self.parameters, self.helper_key, self.run = plan, parameters, helper_key, run
         bits = 32 if parameters.group is Group.Z32 else 64 if parameters.group is Group.Z64 else 63
         sampler = _bounds(parameters, plan.length)
+        _norm_circuit(parameters, plan.length)
         check_capacity(sampler, clients=plan.clients, sigma=parameters.sigma, ring_bits=bits)
 
     @cached_property
@@ -132,6 +143,15 @@ class PreambleSum(SecureSum):
         blocks = _block_shape(p, tag.length).blocks_per_group
         return Shape(group=p.group, groups=p.groups, blocks=blocks, length=p.block_size)
 
+    def circuit(self, tag: Tag) -> NormCircuit | None:
+        """Return what clients prove about their norm, or None where nothing is asked for."""
+        return _norm_circuit(self.parameters, tag.length)
+
+    def proof_bytes(self, tag: Tag) -> wire.ProofBytes:
+        """Return the lengths of both parts of a norm proof."""
+        circuit = self.circuit(tag)
+        return wire.NO_PROOF if circuit is None else wire.ProofBytes(circuit.leader_bytes, HELPER_BYTES)
+
     def task(self, tag: Tag) -> bytes:
         """Return the 16 bytes that bind run, parameters, round and layout into every hash of a report."""
         packed = _TASK.pack(self.run, tag.layout_hash, tag.round, tag.length) + self._params_hash
@@ -140,7 +160,7 @@ class PreambleSum(SecureSum):
     def sampler(self, tag: Tag) -> Sampler:
         """Return the round's way between floats and blocks, with its public rotation."""
         seed = hashlib.blake2b(self.task(tag), person=ROUND_ROTATION, digest_size=16).digest()
-        return _rotated(self.parameters, tag.length, seed)
+        return _round_sampler(self.parameters, tag.length, seed)
 
     def noise(self, threads: int = 1) -> Noise:
         """Return one server's noise."""
@@ -153,18 +173,18 @@ class PreambleSum(SecureSum):
         """
         p, tag = self.parameters, Tag(round=0, layout_hash=bytes(16), length=self.plan.length)
         shape, sampler = self.shape(tag), _bounds(p, self.plan.length)
-        n, step = self.plan.clients, 2.0**-p.fraction_bits
+        n, step, proof = self.plan.clients, 2.0**-p.fraction_bits, self.proof_bytes(tag)
         sampling = n * (shape.blocks - 1) * p.norm_bound**2 / sampler.shape.spread_length
         deviation = sqrt(2 * p.sigma**2 + sampling + n * step**2)
         largest = n * sampler.sensitivity + 8 * sqrt(2) * p.sigma
         total = shape.size * p.group.dtype.itemsize
         return Budget(
-            upload_bytes=2 * frames.HEADER_BYTES + wire.leader_bytes(shape) + wire.helper_bytes(),
+            upload_bytes=2 * frames.HEADER_BYTES + wire.leader_bytes(shape, proof) + wire.helper_bytes(proof),
             download_bytes=2 * (frames.HEADER_BYTES + COHORT_BYTES + total),
             error_bound=8 * deviation,
             headroom_bits=log2(p.group.order / 2) - log2(largest / step),
             security_bits=SECURITY_BITS,
-            memory_bytes=2 * total + p.batch * (wire.relayed_bytes(shape) + frames.HEADER_BYTES),
+            memory_bytes=2 * total + p.batch * (wire.leader_bytes(shape, proof) + wire.sealed_bytes(proof)),
         )
 
     def sealer(self, random_bytes: RandomBytes = os.urandom) -> "PreambleSealer":
@@ -175,13 +195,29 @@ class PreambleSum(SecureSum):
         """Return the leader's role for one round."""
         return self.leader(tag)
 
-    def leader(self, tag: Tag, noise: Noise | None = None, threads: int = 1) -> LeaderAdder:
-        """Return the leader's role for one round; `noise` replaces the parameters' noise in tests."""
-        return LeaderAdder(self, tag, noise or self.noise(threads), threads)
+    def leader(
+        self, tag: Tag, noise: Noise | None = None, threads: int = 1, verify_key: bytes | None = None
+    ) -> LeaderAdder:
+        """Return the leader's role for one round.
 
-    def helper(self, tag: Tag, key: X25519PrivateKey, noise: Noise | None = None, threads: int = 1) -> HelperAdder:
-        """Return the helper's role for one round; only the helper has the key."""
-        return HelperAdder(self, tag, key, noise or self.noise(threads), threads)
+        Args:
+            tag: the round.
+            noise: replaces the parameters' noise in tests.
+            threads: native threads.
+            verify_key: 16 secret bytes that both servers hold and no client; needed where norms are proven.
+        """
+        return LeaderAdder(self, tag, noise or self.noise(threads), threads, verify_key)
+
+    def helper(
+        self,
+        tag: Tag,
+        key: X25519PrivateKey,
+        noise: Noise | None = None,
+        threads: int = 1,
+        verify_key: bytes | None = None,
+    ) -> HelperAdder:
+        """Return the helper's role for one round; only the helper has the key. Arguments as in :meth:`leader`."""
+        return HelperAdder(self, tag, key, noise or self.noise(threads), threads, verify_key)
 
     def opener(self) -> "PreambleOpener":
         """Return the role that adds both totals."""
@@ -216,7 +252,13 @@ class PreambleSealer(Sealer):
         nonce, seeds = self._random_bytes(16), (self._random_bytes(16), self._random_bytes(16))
         payload = to_residues(selection.payload, shape.group.order).astype(shape.group.dtype)
         body = dpf.shard(shape, task, nonce, seeds, selection.indices.astype(np.uint32), payload)
-        return Report(shape, task, nonce, seeds[0], body), Report(shape, task, nonce, seeds[1], body)
+        circuit, proofs = self._scheme.circuit(tag), (b"", b"")
+        if circuit is not None:
+            coins = [self._random_bytes(16) for _ in range(5)]
+            integers = selection.payload.reshape(-1).tolist()
+            proofs = prove(circuit, integers, dpf.public_digest(nonce, body), seeds, coins)
+        first, second = (Report(shape, task, nonce, s, body, proof) for s, proof in zip(seeds, proofs, strict=True))
+        return first, second
 
     @property
     def clipped(self) -> int:
@@ -258,7 +300,12 @@ class PreambleOpener(Opener):
 
 
 def _block_shape(parameters: Parameters, length: int) -> BlockShape:
-    return BlockShape(length=length, block_size=parameters.block_size, groups=parameters.groups)
+    return BlockShape(
+        length=length,
+        block_size=parameters.block_size,
+        groups=parameters.groups,
+        rotated=parameters.rotated,
+    )
 
 
 def _sampler(parameters: Parameters, shape: BlockShape, rotation: Rotation | None) -> Sampler:
@@ -273,12 +320,27 @@ def _sampler(parameters: Parameters, shape: BlockShape, rotation: Rotation | Non
 
 def _bounds(parameters: Parameters, length: int) -> Sampler:
     """Return a sampler with the bounds of the real one, without drawing a rotation."""
-    shape = BlockShape(
-        length=padded_length(length), block_size=parameters.block_size, groups=parameters.groups, rotated=False
-    )
+    spread = padded_length(length) if parameters.rotated else length
+    shape = BlockShape(length=spread, block_size=parameters.block_size, groups=parameters.groups, rotated=False)
     return _sampler(parameters, shape, None)
 
 
+@lru_cache(maxsize=8)
+def _norm_circuit(parameters: Parameters, length: int) -> NormCircuit | None:
+    """Return the statement: range of a coordinate from a block's bound, norm from all blocks together."""
+    if parameters.verify != "norm":
+        return None
+    sampler = _bounds(parameters, length)
+    words, word_bits = parameters.groups * parameters.block_size, int(sampler.integer_bound).bit_length() + 1
+    if parameters.group is not Group.FIELD64 or words * word_bits > MAX_NORM_BITS:
+        raise BudgetExceeded(
+            f"norm proofs of {words} words of {word_bits} bits in {parameters.group.name}: need Field64 and at most "
+            f'{MAX_NORM_BITS} bits; send fewer words, or verify="blocks"'
+        )
+    return NormCircuit(length=words, word_bits=word_bits, bound=parameters.groups * sampler.squared_bound)
+
+
 @lru_cache(maxsize=2)
-def _rotated(parameters: Parameters, length: int, seed: bytes) -> Sampler:
-    return _sampler(parameters, _block_shape(parameters, length), Rotation.from_seed(seed, length))
+def _round_sampler(parameters: Parameters, length: int, seed: bytes) -> Sampler:
+    rotation = Rotation.from_seed(seed, length) if parameters.rotated else None
+    return _sampler(parameters, _block_shape(parameters, length), rotation)

@@ -9,6 +9,7 @@ Leader's part, little-endian::
         18   16  nonce, public
         34   16  private seed of server 0
         50    *  public share after its nonce, as crypto/native/dpf.hpp lays it out
+         *    *  norm proof, where the parameters ask for one
 
 Helper's part: version, role (1), and an HPKE ciphertext (X25519, HKDF-SHA256, ChaCha20-Poly1305; RFC 9180, base mode)
 to the helper's public key, with version, task and parameters as ``info``, of::
@@ -16,6 +17,7 @@ to the helper's public key, with version, task and parameters as ``info``, of::
          0   16  nonce
         16   16  private seed of server 1
         32   32  digest of the public share
+        64    *  norm proof's helper part (80 bytes), where the parameters ask for one
 
 The leader relays the public share (:func:`relay`)::
 
@@ -23,8 +25,8 @@ The leader relays the public share (:func:`relay`)::
          1    1  role (2)
          2   16  task
         18   16  nonce
-        34  112  the HPKE ciphertext: encapsulated key 32, body 64, tag 16
-       146    *  public share after its nonce
+        34    *  the HPKE ciphertext: encapsulated key 32, what is sealed, tag 16
+         *    *  public share after its nonce
 
 Lengths, shape and task come from the receiver's configuration, never from the message.
 """
@@ -56,7 +58,7 @@ _LEADER = struct.Struct("<BB16s16s16s")
 _HELPER = struct.Struct("<BB")
 _RELAYED = struct.Struct("<BB16s16s")
 _SECRET = struct.Struct("<16s16s32s")
-SEALED_BYTES = 32 + _SECRET.size + 16
+_SEALING_BYTES = 32 + 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +69,35 @@ class Parts:
     helper: bytes
 
 
-def leader_bytes(shape: Shape) -> int:
+@dataclass(frozen=True, slots=True)
+class ProofBytes:
+    """Lengths of both parts of a norm proof; zero where the parameters ask for none."""
+
+    leader: int = 0
+    helper: int = 0
+
+
+NO_PROOF = ProofBytes()
+
+
+def leader_bytes(shape: Shape, proof: ProofBytes = NO_PROOF) -> int:
     """Return the length of a leader's part."""
-    return _LEADER.size + shape.body_bytes
+    return _LEADER.size + shape.body_bytes + proof.leader
 
 
-def helper_bytes() -> int:
+def sealed_bytes(proof: ProofBytes = NO_PROOF) -> int:
+    """Return the length of the HPKE ciphertext."""
+    return _SEALING_BYTES + _SECRET.size + proof.helper
+
+
+def helper_bytes(proof: ProofBytes = NO_PROOF) -> int:
     """Return the length of a helper's part, whatever the shape."""
-    return _HELPER.size + SEALED_BYTES
+    return _HELPER.size + sealed_bytes(proof)
 
 
-def relayed_bytes(shape: Shape) -> int:
+def relayed_bytes(shape: Shape, proof: ProofBytes = NO_PROOF) -> int:
     """Return the length of what the leader relays to the helper."""
-    return _RELAYED.size + SEALED_BYTES + shape.body_bytes
+    return _RELAYED.size + sealed_bytes(proof) + shape.body_bytes
 
 
 def _info(shape: Shape, task: bytes) -> bytes:
@@ -90,33 +108,34 @@ def encode(reports: tuple[Report, Report], helper_key: X25519PublicKey) -> Parts
     """Return both parts of one client's message; the two reports share nonce and public share."""
     leader, helper = reports
     head = _LEADER.pack(VERSION, LEADER, leader.task, leader.nonce, leader.seed)
-    secret = _SECRET.pack(helper.nonce, helper.seed, helper.digest)
+    secret = _SECRET.pack(helper.nonce, helper.seed, helper.digest) + helper.proof
     sealed = SUITE.encrypt(secret, helper_key, info=_info(helper.shape, helper.task))
-    return Parts(head + leader.body, _HELPER.pack(VERSION, HELPER) + sealed)
+    return Parts(head + leader.body + leader.proof, _HELPER.pack(VERSION, HELPER) + sealed)
 
 
-def decode_leader(data: bytes, shape: Shape, task: bytes) -> Report:
+def decode_leader(data: bytes, shape: Shape, task: bytes, proof: ProofBytes = NO_PROOF) -> Report:
     """Decode a leader's part.
 
     Raises:
         WireError: wrong length, version, role or task, or a public share that is not canonical.
     """
-    _expect_length(data, leader_bytes(shape), "leader's part")
+    _expect_length(data, leader_bytes(shape, proof), "leader's part")
     version, role, got_task, nonce, seed = _LEADER.unpack_from(data)
     _expect_head(version, role, LEADER)
     _expect_task(got_task, task)
-    body = bytes(memoryview(data)[_LEADER.size :])
+    end = _LEADER.size + shape.body_bytes
+    body = bytes(memoryview(data)[_LEADER.size : end])
     check_body(shape, body)
-    return Report(shape, task, nonce, seed, body)
+    return Report(shape, task, nonce, seed, body, bytes(memoryview(data)[end:]))
 
 
-def relay(leader_report: Report, helper_part: bytes) -> bytes:
+def relay(leader_report: Report, helper_part: bytes, proof: ProofBytes = NO_PROOF) -> bytes:
     """Return what the leader sends to the helper for one client; the leader cannot read the helper's seed.
 
     Raises:
         WireError: the helper's part has the wrong length, version or role.
     """
-    _expect_length(helper_part, helper_bytes(), "helper's part")
+    _expect_length(helper_part, helper_bytes(proof), "helper's part")
     version, role = _HELPER.unpack_from(helper_part)
     _expect_head(version, role, HELPER)
     head = _RELAYED.pack(VERSION, RELAYED, leader_report.task, leader_report.nonce)
@@ -128,28 +147,29 @@ def relayed_nonce(data: bytes | memoryview) -> bytes:
     return bytes(_RELAYED.unpack_from(data)[3])
 
 
-def decode_relayed(data: bytes, shape: Shape, task: bytes, helper_key: X25519PrivateKey) -> Report:
+def decode_relayed(
+    data: bytes, shape: Shape, task: bytes, helper_key: X25519PrivateKey, proof: ProofBytes = NO_PROOF
+) -> Report:
     """Decode and open what the leader relayed.
 
     Raises:
         WireError: wrong length, version, role or task, or a public share that is not canonical.
         IntegrityError: not sealed to this key for this task, or the public share is not the one that the client sealed.
     """
-    _expect_length(data, relayed_bytes(shape), "relayed part")
+    _expect_length(data, relayed_bytes(shape, proof), "relayed part")
     version, role, got_task, nonce = _RELAYED.unpack_from(data)
     _expect_head(version, role, RELAYED)
     _expect_task(got_task, task)
-    sealed = bytes(memoryview(data)[_RELAYED.size : _RELAYED.size + SEALED_BYTES])
-    body = bytes(memoryview(data)[_RELAYED.size + SEALED_BYTES :])
+    end = _RELAYED.size + sealed_bytes(proof)
+    sealed, body = bytes(memoryview(data)[_RELAYED.size : end]), bytes(memoryview(data)[end:])
     try:
         secret = SUITE.decrypt(sealed, helper_key, info=_info(shape, task))
     except InvalidTag:
         raise IntegrityError(
             "helper's part does not open: sealed to another key, task or parameters; pin the helper's public key"
         ) from None
-    _expect_length(secret, _SECRET.size, "sealed part")
-    sealed_nonce, seed, digest = _SECRET.unpack(secret)
-    report = Report(shape, task, nonce, seed, body)
+    sealed_nonce, seed, digest = _SECRET.unpack_from(secret)
+    report = Report(shape, task, nonce, seed, body, secret[_SECRET.size :])
     if sealed_nonce != nonce or digest != report.digest:
         raise IntegrityError("public share differs from the one that the client sealed: changed on the way; drop it")
     check_body(shape, body)

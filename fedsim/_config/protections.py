@@ -186,6 +186,13 @@ class PreambleConfig(Protection):
     fraction_bits: FractionBits | None = Field(
         default=None, description="bits after the point of a sent value; not set: as many as a word carries"
     )
+    rotation: bool = Field(
+        default=True, description="rotate updates by random signs, permutation and Hadamard transform"
+    )
+    verify: Literal["strict", "blocks", "norm"] = Field(
+        default="blocks",
+        description="what aggregators check of a report: its encoding, that each group has one block, the norm as well",
+    )
     noise: Literal["gaussian", "off-not-private"] = Field(
         default="gaussian", description="discrete Gaussian of both aggregators; off is for tests of exactness only"
     )

@@ -124,6 +124,14 @@ RULES: tuple[Rule, ...] = (
         "set protection.base = bgv, or leave flooding out",
     ),
     Rule(
+        ("protection.verify", "protection.word_bits"),
+        lambda c: (
+            isinstance(c.protection, PreambleConfig) and (c.protection.verify, c.protection.word_bits) == ("norm", 32)
+        ),
+        "proofs of the norm work in a field of 64 bits",
+        "set protection.word_bits = 64",
+    ),
+    Rule(
         ("protection.block_size", "protection.blocks"),
         lambda c: (
             isinstance(c.protection, PreambleConfig)

@@ -173,6 +173,7 @@ BREAKERS = [
     ["training.nesterov=true", "training.momentum=0"],
     ["protection.name=ckks", "protection.chain=[40, 40]"],
     ["protection.name=openfhe-threshold", "protection.flooding=statistical", "protection.base=ckks"],
+    ["protection.name=preamble", "protection.verify=norm", "protection.word_bits=32"],
     ["protection.name=preamble", "protection.block_size=256"],
     ["protection.name=preamble", "protection.transport=direct"],
     ["protection.name=openfhe-threshold", "federation.num_clients=2"],

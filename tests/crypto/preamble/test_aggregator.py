@@ -48,11 +48,13 @@ def vector(rng: np.random.Generator, length: int = 300) -> np.ndarray:
     return v / np.linalg.norm(v)
 
 
+@pytest.mark.parametrize("rotated", [True, False])
 @pytest.mark.parametrize("group", Group)
 @pytest.mark.parametrize("length", [1, 31, 32, 33, 300])
-def test_the_opened_sum_is_the_sum_of_the_chosen_blocks_exactly(group: Group, length: int) -> None:
+def test_the_opened_sum_is_the_sum_of_the_chosen_blocks_exactly(group: Group, length: int, rotated: bool) -> None:
     rng = np.random.default_rng(length)
-    secure_sum, tag = scheme(length, group=group, fraction_bits=12), replace(TAG, length=length)
+    secure_sum = scheme(length, group=group, fraction_bits=12, rotated=rotated)
+    tag = replace(TAG, length=length)
     sampler, sealer = secure_sum.sampler(tag), secure_sum.sealer(rng.bytes)
     leader, helper = servers(secure_sum, tag)
     sent = np.zeros(sampler.shape.padded_length, np.int64)
@@ -112,8 +114,9 @@ def test_each_server_adds_its_own_noise() -> None:
     assert abs(np.sqrt(np.mean(spread**2)) / np.sqrt(2) - 1) < 5 / np.sqrt(2 * spread.size)
 
 
-def test_a_tampered_report_is_dropped_by_both_and_the_rest_counts() -> None:
-    secure_sum = scheme()
+@pytest.mark.parametrize("verify, accepted", [("blocks", 2), ("strict", 3)])
+def test_a_tampered_report_is_dropped_by_both_and_the_rest_counts(verify: str, accepted: int) -> None:
+    secure_sum = scheme(verify=verify)
     rng = np.random.default_rng(4)
     leader, helper = servers(secure_sum)
     sealer, sampler = secure_sum.sealer(rng.bytes), secure_sum.sampler(TAG)
@@ -128,8 +131,8 @@ def test_a_tampered_report_is_dropped_by_both_and_the_rest_counts() -> None:
         helper.add(leader.add_and_relay(*framed))
     proofs = leader.verify_init(), helper.verify_init()
     mine, theirs = leader.settle(proofs[1]), helper.settle(proofs[0])
-    assert mine == theirs and len(mine.accepted) == 2 and len(mine.rejected) == 1
-    assert leader.count == helper.count == 2
+    assert mine == theirs and len(mine.accepted) == accepted and len(mine.rejected) == 3 - accepted
+    assert leader.count == helper.count == accepted
     secure_sum.opener().open([leader.total(), helper.total()], TAG)
 
 
@@ -294,3 +297,37 @@ def test_a_sized_round_becomes_parameters_and_its_bytes_are_the_reports() -> Non
     assert secure_sum.sampler(replace(TAG, length=2**14)).sensitivity == pytest.approx(choice.sensitivity)
     with pytest.raises(InputError, match="size the round with the same"):
         Parameters.of(choice, norm_bound=3.0)
+
+
+def test_norms_are_proven_end_to_end_and_a_long_payload_is_dropped() -> None:
+    rng = np.random.default_rng(11)
+    secure_sum = scheme(
+        24, clients=10, verify="norm", group=Group.FIELD64, block_size=4, groups=2, fraction_bits=8, sigma=1.0
+    )
+    tag, key = replace(TAG, length=24), b"v" * 16
+    leader = secure_sum.leader(tag, NoNoiseForTests(), verify_key=key)
+    helper = secure_sum.helper(tag, KEY, NoNoiseForTests(), verify_key=key)
+    sealer, sampler, header = secure_sum.sealer(rng.bytes), secure_sum.sampler(tag), secure_sum.header(tag)
+    for bad in (False, True, False):
+        reports = sealer.shard(sampler.select(vector(rng, 24), rng.bytes), tag)
+        if bad:  # one word of a block correction grows, the same for both servers
+            body = bytearray(reports[0].body)
+            body[-3] ^= 0x40
+            reports = replace(reports[0], body=bytes(body)), replace(reports[1], body=bytes(body))
+        parts = wire.encode(reports, KEY.public_key())
+        framed = [frames.encode(header, frames.PART, 1, p) for p in (parts.leader, parts.helper)]
+        assert sum(map(len, framed)) == secure_sum.budget.upload_bytes
+        helper.add(leader.add_and_relay(*framed))
+    proofs = leader.verify_init(), helper.verify_init()
+    mine, theirs = leader.settle(proofs[1]), helper.settle(proofs[0])
+    assert mine == theirs and len(mine.accepted) == 2 and len(mine.rejected) == 1
+    secure_sum.opener().open([leader.total(), helper.total()], tag)
+
+
+def test_norm_proofs_want_a_key_a_field_and_a_small_payload() -> None:
+    small: dict[str, Any] = {"verify": "norm", "group": Group.FIELD64, "block_size": 4, "groups": 2, "fraction_bits": 8}
+    with pytest.raises(InputError, match="verify_key"):
+        scheme(24, sigma=1.0, **small).leader(replace(TAG, length=24))
+    for change in ({"group": Group.Z64}, {"block_size": 512, "fraction_bits": 20}):
+        with pytest.raises(BudgetExceeded, match="need Field64 and at most"):
+            scheme(1000, sigma=1.0, **(small | change))

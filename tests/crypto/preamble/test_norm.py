@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from crypto.errors import InputError
+from crypto.errors import InputError, WireError
 from crypto.preamble import dpf, norm, reference
 from crypto.preamble.dpf import PRIME, Group, Report, Shape
 from crypto.preamble.norm import NormCircuit, ProofShare
@@ -29,8 +29,10 @@ def short(rng: np.random.Generator) -> list[int]:
 
 
 def prove(rng: np.random.Generator, pair: Pair, payload: list[int]) -> tuple[ProofShare, ProofShare]:
-    coins = [rng.bytes(16) for _ in range(4)]
-    return norm.prove(CIRCUIT, payload, pair[0].digest, (pair[0].seed, pair[1].seed), coins)
+    coins = [rng.bytes(16) for _ in range(5)]
+    parts = norm.prove(CIRCUIT, payload, pair[0].digest, (pair[0].seed, pair[1].seed), coins)
+    assert [len(part) for part in parts] == [CIRCUIT.leader_bytes, norm.HELPER_BYTES]
+    return norm.decode_share(CIRCUIT, 0, parts[0]), norm.decode_share(CIRCUIT, 1, parts[1])
 
 
 def decide(pair: Pair, shares: tuple[ProofShare, ProofShare]) -> bool:
@@ -38,7 +40,10 @@ def decide(pair: Pair, shares: tuple[ProofShare, ProofShare]) -> bool:
     for server, (report, share) in enumerate(zip(pair, shares, strict=True)):
         sums = dpf.block_sums(report, server).reshape(-1).tolist()
         x = [(-1) ** server * s % PRIME for s in sums]
-        messages.append(norm.query(CIRCUIT, server, x, share, report.digest, report.seed, KEY, report.nonce))
+        message = norm.query(CIRCUIT, server, x, share, report.digest, report.seed, KEY, report.nonce)
+        sent = norm.encode_message(message)
+        assert norm.decode_message(CIRCUIT, sent) == message and len(sent) == CIRCUIT.message_bytes
+        messages.append(message)
     return norm.decide(CIRCUIT, *messages)
 
 
@@ -163,3 +168,17 @@ def test_lagrange_weights_evaluate_polynomials() -> None:
     for point in (0, 2, 3, 4, 9, 2**63, PRIME - 1):
         weights = norm._lagrange(3, point)
         assert sum(w * at(i) for i, w in enumerate(weights)) % PRIME == at(point)
+
+
+def test_damaged_encodings_are_refused() -> None:
+    rng = np.random.default_rng(8)
+    payload = short(rng)
+    pair = sharded(rng, payload)
+    parts = norm.prove(CIRCUIT, payload, pair[0].digest, (pair[0].seed, pair[1].seed), [rng.bytes(16)] * 5)
+    high = PRIME.to_bytes(8, "little")
+    for server, bad in ((0, parts[0][:-1]), (1, parts[1] + b"x"), (0, high + parts[0][8:])):
+        with pytest.raises(WireError, match="use one config|not canonical"):
+            norm.decode_share(CIRCUIT, server, bad)
+    for message in (b"", bytes(CIRCUIT.message_bytes - 8) + high):
+        with pytest.raises(WireError, match="verifier message of 0 bytes|not canonical"):
+            norm.decode_message(CIRCUIT, message)
