@@ -6,7 +6,7 @@ from flwr.clientapp import ClientApp
 from crypto import InputError
 from fedsim.site import Site, read_state, site_of
 from fedsim.tasks.training import TrainResult, client_seed, evaluate, train
-from strategies.client import Stopwatch, open_model, seal_update
+from strategies.client import Sealed, Stopwatch, open_model, seal_update
 from strategies.plan import RoundPlan
 from strategies.records import NamedArrays, array_record, model_record, read_model, read_sealed, sealed_record
 from strategies.state import load_state_arrays
@@ -51,12 +51,21 @@ def train_round(message: Message, context: Context) -> Message:
     _keep_local(site, after, context)
     watch.lap("seal")
     reply = RecordDict({"sealed": sealed_record(sealed.parts)})
-    reply["metrics"] = MetricRecord({"num-examples": result.num_examples, "loss": result.loss})
+    reply["metrics"] = MetricRecord(
+        {"num-examples": result.num_examples, "loss": result.loss, **_clipping(site, sealed)}
+    )
     watch.lap("upload")
     costs = {"train_flops": float(result.forward_backward_flops or 0)}
     costs |= {"clipped": float(sealed.clipped), "coordinates": float(sealed.length)}
     reply["phases"] = watch.record(costs)
     return Message(reply, reply_to=message)
+
+
+def _clipping(site: Site, sealed: Sealed) -> dict[str, float]:
+    """Return what the norm's bound did to this client's update, where the protection has one."""
+    if not site.protection.uniform_only:
+        return {}
+    return {"clip_factor": sealed.clip_factor, "clipped_clients": float(sealed.clip_factor < 1.0)}
 
 
 def _train(site: Site, client: int, server_round: int, rounds: int, proximal_mu: float) -> TrainResult:

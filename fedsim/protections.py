@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,17 +10,22 @@ from typing import Any
 
 from crypto.base import Plan
 from crypto.ckks import CkksParameters
-from crypto.keys import SERVER, KeyedSum, save_keys
+from crypto.keys import CLIENTS, HELPER, SERVER, KeyBundle, KeyedSum, save_keys
 from fedsim.config import (
     BfvConfig,
     CkksConfig,
     OpenFheBgvConfig,
     OpenFheCkksConfig,
     OpenFheThresholdConfig,
+    PreambleConfig,
     RunConfig,
     with_values,
 )
+from fedsim.helper import Task, helper_process
+from strategies import preamble
+from strategies.helper_link import ADDRESS_FILE
 from strategies.keyed import KeyedProtection
+from strategies.preamble import PreambleProtection
 from strategies.protection import OpenedBy, Plain, Protection
 
 
@@ -35,6 +40,8 @@ def protection_of(config: RunConfig, keys: str | None, role: str) -> Protection:
     p = config.protection
     if p.name == "plain":
         return Plain()
+    if isinstance(p, PreambleConfig):
+        return _preamble(config, p, keys, role)
     entry, options, opened, members = _scheme(p)
     return KeyedProtection(
         scheme_name=p.name,
@@ -45,6 +52,32 @@ def protection_of(config: RunConfig, keys: str | None, role: str) -> Protection:
         members=members,
         keys=keys,
         role=role,
+    )
+
+
+def _preamble(config: RunConfig, p: PreambleConfig, keys: str | None, role: str) -> PreambleProtection:
+    # Where files lie and which engine runs differ between the parties of one run; all the rest must not.
+    public = config.model_dump(mode="json", exclude={"output", "engine"})
+    return PreambleProtection(
+        run=preamble.run_id(config.output.name, sorted(public.items())),
+        rounds=config.federation.rounds,
+        epsilon=p.epsilon,
+        delta=p.delta,
+        per=p.budget,
+        clip_norm=p.clip_norm,
+        clip_factor=p.clip_factor,
+        block_size=p.block_size,
+        blocks=p.blocks,
+        byte_budget=p.byte_budget,
+        word_bits=p.word_bits,
+        fraction_bits=p.fraction_bits,
+        rotated=p.rotation,
+        verify=p.verify,
+        minimum_cohort=p.min_cohort,
+        noisy=p.noise == "gaussian",
+        keys=keys,
+        role=role,
+        timeout_s=p.helper_timeout_s,
     )
 
 
@@ -132,16 +165,41 @@ class KeyRing:
 
 @contextmanager
 def fresh_keys(protection: Protection, plan: Plan) -> Iterator[KeyRing]:
-    """Make a run's keys in private temporary folders, outside the run's folder, and remove them at the end."""
-    if not isinstance(protection, KeyedProtection):
+    """Make a run's keys in private temporary folders, outside the run's folder, and remove them at the end.
+
+    A second aggregator is started beside, with the only copy of its key, and stopped at the end.
+    """
+    if not isinstance(protection, KeyedProtection | PreambleProtection):
         yield KeyRing()
         return
     root = Path(tempfile.mkdtemp(prefix="fedsim-keys-"))
+    ring = KeyRing(str(root / "server"), str(root / "clients"))
     try:
-        write_keys(protection.describe(plan), root / "server", root / "clients")
-        yield KeyRing(str(root / "server"), str(root / "clients"))
+        if isinstance(protection, KeyedProtection):
+            write_keys(protection.describe(plan), root / "server", root / "clients")
+            yield ring
+        else:
+            with _helper(protection, plan, root):
+                yield ring
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+@contextmanager
+def _helper(protection: PreambleProtection, plan: Plan, root: Path) -> Iterator[None]:
+    """Make the helper's key pair, hand out the public key, and run the helper until the end of the block."""
+    found = preamble.sized(protection, plan)
+    write_bundles(preamble.make_keys(), {role: root / role for role in (SERVER, CLIENTS, HELPER)})
+    task, address = root / HELPER / "task.json", root / HELPER / "socket"
+    Task(run=protection.run, plan=plan, parameters=found.parameters, rounds=protection.rounds).write(task)
+    (root / SERVER / ADDRESS_FILE).write_text(str(address), encoding="utf-8")
+    with helper_process(task, root / HELPER, address, root / HELPER / "log.txt"):
+        yield
+
+
+def write_bundles(bundles: Iterable[KeyBundle], folders: Mapping[str, Path]) -> list[Path]:
+    """Write each role's key into that role's own folder."""
+    return [path for bundle in bundles for path in save_keys(folders[bundle.role], [bundle])]
 
 
 def write_keys(scheme: KeyedSum, server: Path, clients: Path) -> list[Path]:

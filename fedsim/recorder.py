@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from crypto.fixed_point import CLIPPING_WARNING_SHARE
 from fedsim.checkpoint import Checkpoint, save_checkpoint
 from fedsim.events import Observer, RoundEnd
-from fedsim.measure.ledger import SERVER, ClientRound, Entry, Ledger
+from fedsim.measure.ledger import HELPER, SERVER, ClientRound, Entry, Ledger
 from fedsim.measure.metrics import Metrics
 from fedsim.measure.runfolder import RunFolder
 from fedsim.site import Site
@@ -92,6 +92,7 @@ class Recorder:
             self.ledger.extend(_evaluation_entries(record, client, item))
         for client, item in record.committee.items():
             self.ledger.extend(_committee_entries(record, client, item))
+        self.ledger.extend(_helper_entries(record))
         self.ledger.add(Entry(round=record.round, client=SERVER, phase="open", measured_s=record.open_s))
         if self._evaluate_s:
             self.ledger.add(Entry(round=record.round, client=SERVER, phase="evaluate", measured_s=self._evaluate_s))
@@ -231,6 +232,18 @@ def _committee_entries(record: RoundRecord, client: int, item: Delivered) -> lis
             wire_bytes=sent,
             measured_s=seconds.get("upload_s", 0.0),
         ),
+    ]
+
+
+def _helper_entries(record: RoundRecord) -> list[Entry]:
+    """Return the second aggregator's work: what the leader relayed to it, its sum, and what it answered."""
+    costs = record.helper
+    if costs is None:
+        return []
+    return [
+        Entry(round=record.round, client=HELPER, phase="download", wire_bytes=costs.received_bytes),
+        Entry(round=record.round, client=HELPER, phase="add", measured_s=costs.busy_s),
+        Entry(round=record.round, client=HELPER, phase="upload", wire_bytes=costs.sent_bytes),
     ]
 
 

@@ -208,11 +208,13 @@ def finish(folder: RunFolder, state: NamedArrays | None, rounds: int, metrics: d
 def _note_budget(folder: RunFolder, site: Site) -> None:
     """Write what the protection costs and guarantees, before round 1; refuses what does not fit."""
     federation = site.config.federation
-    budget: Budget = site.protection.secure_sum(secure_plan(site)).budget
+    plan = secure_plan(site)
+    budget: Budget = site.protection.secure_sum(plan).budget
     values = {k: v if v == v and abs(v) != float("inf") else str(v) for k, v in dataclasses.asdict(budget).items()}
     folder.update_status(
         "running",
-        protection={"name": site.protection.name, "opened_by": site.protection.opened_by, **values},
+        protection={"name": site.protection.name, "opened_by": site.protection.opened_by, **values}
+        | site.protection.facts(plan),
         aggregation={
             "weighting": federation.weighting,
             "buffers": federation.buffers,

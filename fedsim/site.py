@@ -167,10 +167,13 @@ def read_state(model: nn.Module) -> NamedArrays:
 
 def secure_plan(site: Site) -> Plan:
     """Return what the run will ask of its secure sum, known before round 1."""
-    layout = site.initial.layout
+    layout, federation = site.initial.layout, site.config.federation
     if not site.config.strategy.name.startswith("flwr:"):
-        layout = server_half(site.config, protection=site.protection, buffers=buffer_rule(site)).longest(layout)
-    return Plan(length=layout.length, clients=site.config.federation.sampled, bound=site.protection.bound)
+        strategy = server_half(
+            site.config, protection=site.protection, buffers=buffer_rule(site), weighting=federation.weighting
+        )
+        layout = strategy.longest(layout)
+    return Plan(length=layout.length, clients=federation.sampled, bound=site.protection.bound)
 
 
 def buffer_rule(site: Site) -> BufferRule:

@@ -7,7 +7,7 @@ memory is O(model) however many clients take part. Subclasses say which arrays t
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -21,7 +21,7 @@ from crypto import Layout
 from crypto.base import Plan, Tag
 from strategies import committee
 from strategies.errors import EmptyRound, Incompatible, TooFewReplies
-from strategies.fold import ChunkSum, Totals, delivered
+from strategies.fold import Fold, WorkerFold, delivered
 from strategies.nodes import Node, Participation, discover
 from strategies.outcome import RoundRecord, logical_bytes, mean_arrays, means
 from strategies.plan import BufferRule, Payload, RoundPlan, Weighting
@@ -31,7 +31,6 @@ from strategies.records import (
     array_record,
     model_record,
     read_model,
-    read_sealed,
     sealed_record,
     wire_bytes,
 )
@@ -88,12 +87,14 @@ class FederatedStrategy(Strategy):
         observer: see :class:`RoundObserver`.
 
     Raises:
-        Incompatible: the strategy needs the opened model on the server and the protection keeps it from there.
+        Incompatible: the strategy needs the opened model on the server and the protection keeps it from there, or the
+            protection counts all clients alike and the weighting does not.
     """
 
     #: Name on the command line and in plans; the client half of this name is used.
     name: ClassVar[str]
-    #: What a client sends.
+    #: What :meth:`apply` wants the mean of. What clients send may differ: a protection can ask for the change alone,
+    #: and the mean is then added to the model before :meth:`apply` sees it.
     payload: ClassVar[Payload] = "weights"
     #: Whether the server must hold the opened model (server optimisers, scores of layers).
     needs_open_model: ClassVar[bool] = False
@@ -131,6 +132,16 @@ class FederatedStrategy(Strategy):
                 f"strategy '{self.name}' with protection '{self.protection.name}': the strategy's server step needs "
                 "the opened sum, which only clients can open; use fedavg, or a protection that others can open"
             )
+        if self.protection.uniform_only and weighting != "uniform":
+            raise Incompatible(
+                f"weighting '{weighting}' with protection '{self.protection.name}': its guarantee is stated per "
+                "client, so every client counts the same; set weighting to uniform"
+            )
+
+    @property
+    def sent(self) -> Payload:
+        """What clients send: as the protection demands, else as the strategy does."""
+        return self.protection.payload or self.payload
 
     # ----------------------------------------------------------------- what a paper says
 
@@ -246,9 +257,9 @@ class FederatedStrategy(Strategy):
         content = self._content(plan, train_config)
         record.download_bytes, record.logical_download_bytes = wire_bytes(content), logical_bytes(content)
         messages = self._messages(content, record.nodes, MessageType.TRAIN, server_round)
-        totals = self._fold(grid, messages, plan.tag(layout.length), record, self.participation.deadline_s or timeout)
+        fold = self._fold(grid, messages, plan.tag(layout.length), record, self.participation.deadline_s or timeout)
         self._check_counts(record)
-        self._settle(totals, plan, layout, record, grid)
+        self._settle(fold, plan, layout, record, grid)
         record.round_s = time.perf_counter() - started
         return record
 
@@ -262,7 +273,7 @@ class FederatedStrategy(Strategy):
             rounds=rounds,
             names=layout.names,
             layout_hash=layout.hash,
-            payload=self.payload,
+            payload=self.sent,
             weighting=self.weighting,
             weight_scale=self.weight_scale or 1.0,
             buffers=self.buffers.mode,
@@ -298,31 +309,30 @@ class FederatedStrategy(Strategy):
         group = str(server_round)
         return [Message(content, dst_node_id=n.node_id, message_type=kind, group_id=group) for n in nodes]
 
-    def _fold(self, grid: Grid, messages: list[Message], tag: Tag, record: RoundRecord, timeout: float) -> Totals:
+    def _fold(self, grid: Grid, messages: list[Message], tag: Tag, record: RoundRecord, timeout: float) -> Fold:
         """Send the messages and fold what comes back, chunk by chunk in order."""
-        if self._secure_plan is None:
-            raise RuntimeError("begin() must come first")
-        public = self.protection.public(self._secure_plan)
-        secure = public.secure_sum(self._secure_plan)
-        totals = Totals([secure.adder(tag) for _ in range(secure.aggregators)])
-        reducer = ChunkSum(public, self._secure_plan, tag)
+        fold = self._new_fold(tag)
         batches = chunked(messages, self.chunk or chunk_size(len(messages)))
         nodes = iter(record.nodes)
-        for replies in in_order(stream(grid, batches, timeout=timeout, reducer=reducer)):
-            for reply in replies:
-                self._fold_one(reply, next(nodes), totals, secure.aggregators, record)
-        return totals
+        for replies in in_order(stream(grid, batches, timeout=timeout, reducer=fold.reducer)):
+            self._take(fold, replies, nodes, record)
+        return fold
+
+    def _new_fold(self, tag: Tag) -> Fold:
+        if self._secure_plan is None:
+            raise RuntimeError("begin() must come first")
+        own = self.protection.fold(self._secure_plan, tag)
+        return own or WorkerFold(self.protection.public(self._secure_plan), self._secure_plan, tag)
 
     @staticmethod
-    def _fold_one(reply: Message, node: Node, totals: Totals, aggregators: int, record: RoundRecord) -> None:
-        item = delivered(reply, node.node_id)
-        if not reply.has_error() and "partial" in reply.content.array_records:
-            started = time.perf_counter()
-            totals.merge(read_sealed(reply.content.array_records["partial"], aggregators))
-            item.add_s += time.perf_counter() - started
-        record.delivered.append(item)
-        if item.error:
-            log.warning("round %d, client %d left out: %s", record.round, node.partition_id, item.error)
+    def _take(fold: Fold, replies: list[Message], nodes: Iterator[Node], record: RoundRecord) -> None:
+        fold.take(replies)
+        for reply in replies:
+            node = next(nodes)
+            item = delivered(reply, node.node_id)
+            record.delivered.append(item)
+            if item.error:
+                log.warning("round %d, client %d left out: %s", record.round, node.partition_id, item.error)
 
     def _check_counts(self, record: RoundRecord) -> None:
         reasons = "".join(
@@ -337,23 +347,31 @@ class FederatedStrategy(Strategy):
             )
 
     def _settle(
-        self, totals: Totals, plan: RoundPlan, layout: Layout, record: RoundRecord, grid: Grid | None = None
+        self, fold: Fold, plan: RoundPlan, layout: Layout, record: RoundRecord, grid: Grid | None = None
     ) -> None:
         counted = [d for d in record.delivered if not d.error]
         weight = sum(plan.weight(d.num_examples) for d in counted)
         record.metrics |= means(counted, "train_")
         first_counts = any(n.partition_id == plan.first_partition and not d.error for n, d in record.pairs())
         if self.protection.opened_by == "clients":
-            self.sealed = SealedState(totals.totals(), plan, layout.length, weight, len(counted), first_counts)
+            self.sealed = SealedState(fold.totals(), plan, layout.length, weight, len(counted), first_counts)
             return
         started = time.perf_counter()
         tag = plan.tag(layout.length)
         if self.protection.opened_by == "committee":
-            vector = self._ask_committee(totals.totals(), plan, tag, record, grid)
+            vector = self._ask_committee(fold.totals(), plan, tag, record, grid)
         else:
-            vector = self.protection.opener(plan.secure).open(totals.totals(), tag)
+            vector = self.protection.opener(plan.secure).open(fold.totals(), tag)
         record.open_s = time.perf_counter() - started
-        self.apply(mean_arrays(vector, layout, weight, self.buffers, first_counts), plan.round)
+        record.helper = fold.helper
+        mean = mean_arrays(vector, layout, weight, self.buffers, first_counts)
+        self.apply(self._moved(mean) if plan.payload != self.payload else mean, plan.round)
+
+    def _moved(self, change: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
+        """Return the mean weights, given the mean change of the weights."""
+        if self.state is None or self.payload != "weights":
+            raise Incompatible(f"strategy '{self.name}' sends '{self.payload}': it cannot be told a mean change")
+        return {name: self.state.arrays[name].astype(np.float64) + value for name, value in change.items()}
 
     def _ask_committee(
         self, totals: list[bytes], plan: RoundPlan, tag: Tag, record: RoundRecord, grid: Grid | None
@@ -427,16 +445,13 @@ class FederatedStrategy(Strategy):
         by_node = {r.metadata.src_node_id: r for r in replies}
         record.nodes = [n for n in record.nodes if n.node_id in by_node]
         ordered = [by_node[n.node_id] for n in record.nodes]
-        secure = self.protection.secure_sum(plan.secure)
-        tag = plan.tag(layout.length)
-        totals = Totals([secure.adder(tag) for _ in range(secure.aggregators)])
-        reducer = ChunkSum(self.protection, plan.secure, tag)
+        fold = self._new_fold(plan.tag(layout.length))
         nodes = iter(record.nodes)
         for chunk in chunked(ordered, self.chunk or chunk_size(len(ordered))):
-            for reply in reducer(list(chunk)):
-                self._fold_one(reply, next(nodes), totals, secure.aggregators, record)
+            replies = fold.reducer(list(chunk)) if fold.reducer else list(chunk)
+            self._take(fold, replies, nodes, record)
         self._check_counts(record)
-        self._settle(totals, plan, layout, record)
+        self._settle(fold, plan, layout, record)
         arrays = array_record(self.state) if self.state is not None and self.sealed is None else None
         return arrays, MetricRecord(dict(record.metrics))
 

@@ -90,11 +90,13 @@ class Sealed:
         parts: one per aggregator.
         length: coordinates of the vector.
         clipped: how many of them were clipped to the bound.
+        clip_factor: by how much the whole vector was scaled to keep its norm, in (0, 1].
     """
 
     parts: list[bytes]
     length: int
     clipped: int
+    clip_factor: float = 1.0
 
 
 def seal_update(
@@ -123,9 +125,10 @@ def seal_update(
     if plan.buffers == "first":
         scales = dict.fromkeys(buffer_names, 1.0 if partition_id == plan.first_partition else 0.0)
     vector = layout.pack(update.arrays, plan.weight(num_examples), scales)
+    clipped, factor = protection.clip(vector)
     sealer = protection.sealer(plan.secure)
-    parts = sealer.seal(vector, plan.tag(layout.length))
-    return Sealed(parts, layout.length, sealer.clipped)
+    parts = sealer.seal(clipped, plan.tag(layout.length))
+    return Sealed(parts, layout.length, sealer.clipped, factor)
 
 
 def _check_layout(layout: Layout, plan: RoundPlan) -> None:

@@ -6,6 +6,7 @@
     |-- EmptyRound       no client delivered anything that counts
     |-- TooFewReplies    fewer clients delivered than `min_replies`
     |   `-- CommitteeIncomplete  a member of the committee that opens the sum did not answer
+    |-- HelperLost       the second aggregator does not answer, or refuses to go on
     |-- NoSuchNodes      the federation has fewer nodes than the plan needs
     `-- Incompatible     a strategy and a protection that make no sense together
 """
@@ -25,6 +26,10 @@ class TooFewReplies(StrategyError, RuntimeError):
 
 class CommitteeIncomplete(TooFewReplies):
     """A member of the committee did not answer, so the round's sum stays sealed; the model is the last good round's."""
+
+
+class HelperLost(StrategyError, RuntimeError):
+    """The second aggregator does not answer or refuses the round; the global model is that of the last good round."""
 
 
 class NoSuchNodes(StrategyError, RuntimeError):

@@ -1,6 +1,7 @@
 """Folding sealed replies into one running total, on the server or on the worker that ran the clients."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from crypto import CryptoError, WireError
 from crypto.base import Adder, Plan, Tag
 from strategies.protection import Protection
 from strategies.records import read_sealed, sealed_record, wire_bytes
+from strategies.rounds import Reducer
 
 #: Error codes of replies that the server, or a worker for it, refuses.
 REJECTED = 104
@@ -68,6 +70,79 @@ class Totals:
         return [adder.total() for adder in self._adders]
 
 
+@dataclass(slots=True)
+class HelperCosts:
+    """What a second aggregator cost in one round.
+
+    Attributes:
+        received_bytes: relayed reports and proofs, their framing included.
+        sent_bytes: its answers.
+        busy_s: seconds that it worked, on its own clock.
+    """
+
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    busy_s: float = 0.0
+
+
+class Fold(ABC):
+    """One round's way from replies to sealed totals, as the server drives it.
+
+    Attributes:
+        reducer: what runs beside the clients on each chunk of replies, before :meth:`take`; ``None`` for nothing.
+        helper: costs of a second aggregator, where there is one.
+    """
+
+    reducer: Reducer | None = None
+    helper: HelperCosts | None = None
+
+    @abstractmethod
+    def take(self, replies: list[Message]) -> None:
+        """Add one chunk's replies in order, and note in each what became of it, for :func:`delivered`.
+
+        Raises:
+            StrategyError: the sum cannot go on; one bad reply is no such case.
+        """
+
+    @abstractmethod
+    def totals(self) -> list[bytes]:
+        """Return the sealed totals in aggregator order.
+
+        Raises:
+            StrategyError: too few counted, or a party is gone.
+        """
+
+
+class WorkerFold(Fold):
+    """Sums chunks on the workers that ran the clients, and merges the chunks' totals here.
+
+    Args:
+        protection: the secure sum, as workers need it; see :meth:`~strategies.protection.Protection.public`.
+        plan: what the secure sum was sized for.
+        tag: the round.
+    """
+
+    def __init__(self, protection: Protection, plan: Plan, tag: Tag) -> None:
+        secure = protection.secure_sum(plan)
+        self.reducer: Reducer = ChunkSum(protection, plan, tag)
+        self._totals = Totals([secure.adder(tag) for _ in range(secure.aggregators)])
+        self._aggregators = secure.aggregators
+
+    def take(self, replies: list[Message]) -> None:
+        """See :meth:`Fold.take`."""
+        for reply in replies:
+            if reply.has_error() or "partial" not in reply.content.array_records:
+                continue
+            started = time.perf_counter()
+            self._totals.merge(read_sealed(reply.content.array_records["partial"], self._aggregators))
+            folded = reply.content.config_records["folded"]
+            folded["add_s"] = float(_number(folded, "add_s", float)) + time.perf_counter() - started
+
+    def totals(self) -> list[bytes]:
+        """See :meth:`Fold.totals`."""
+        return self._totals.totals()
+
+
 @dataclass(frozen=True)
 class ChunkSum:
     """Sums one chunk of replies in order; a picklable reducer for grids that run it beside the clients.
@@ -101,10 +176,7 @@ def _take(content: RecordDict, totals: Totals, aggregators: int) -> bool:
     notes: dict[str, int | float | str] = {"upload_bytes": wire_bytes(content)}
     taken = False
     try:
-        check_examples(content)
-        if "sealed" not in content.array_records:
-            raise WireError("the reply holds no sealed update: client and server must run the same strategy")
-        parts = read_sealed(content.array_records["sealed"], aggregators)
+        parts = sealed_parts(content, aggregators)
         notes["sealed_bytes"] = sum(map(len, parts))
         totals.add(parts)
         taken = True
@@ -114,6 +186,18 @@ def _take(content: RecordDict, totals: Totals, aggregators: int) -> bool:
     notes["add_s"] = time.perf_counter() - started
     content["folded"] = ConfigRecord(notes)  # type: ignore[arg-type]
     return taken
+
+
+def sealed_parts(content: RecordDict, aggregators: int) -> list[bytes]:
+    """Return a reply's sealed parts in aggregator order.
+
+    Raises:
+        WireError: there are none, or the reply states no examples.
+    """
+    check_examples(content)
+    if "sealed" not in content.array_records:
+        raise WireError("the reply holds no sealed update: client and server must run the same strategy")
+    return read_sealed(content.array_records["sealed"], aggregators)
 
 
 def check_examples(content: RecordDict) -> int:

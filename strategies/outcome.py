@@ -7,7 +7,7 @@ from flwr.app import RecordDict
 from numpy.typing import NDArray
 
 from crypto import Layout
-from strategies.fold import Delivered
+from strategies.fold import Delivered, HelperCosts
 from strategies.nodes import Node
 from strategies.plan import BufferRule
 
@@ -29,6 +29,7 @@ class RoundRecord:
         round_s: seconds from the first message to the applied update.
         evaluate_download_bytes, committee_download_bytes: what Flower moves to one client for these.
         open_s: seconds that opening the total took on the server.
+        helper: what a second aggregator cost, where there is one.
     """
 
     round: int
@@ -44,6 +45,7 @@ class RoundRecord:
     metrics: dict[str, float] = field(default_factory=dict)
     round_s: float = 0.0
     open_s: float = 0.0
+    helper: HelperCosts | None = None
 
     @property
     def accepted(self) -> int:

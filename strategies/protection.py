@@ -8,14 +8,18 @@ party that owns them, never sent with the description.
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crypto.base import Opener, Plan, Sealer, SecureSum, Tag
+from crypto.base import FloatVector, Opener, Plan, Sealer, SecureSum, Tag
 from crypto.errors import KeyMismatch
 from crypto.plain import PlainSum
+from strategies.plan import Payload
+
+if TYPE_CHECKING:
+    from strategies.fold import Fold
 
 OpenedBy = Literal["server", "clients", "committee"]
 
@@ -29,11 +33,15 @@ class Protection(ABC):
             hands the sealed total on), or a ``committee`` (an extra message round).
         members: size of the committee, 0 without one.
         bounded: whether vectors must keep a declared bound, so that weights are scaled into (0, 1].
+        payload: what clients must send, whatever the strategy; ``None`` leaves it to the strategy.
+        uniform_only: every client counts the same, because the sensitivity of the sum is stated per client.
     """
 
     name: ClassVar[str]
     opened_by: ClassVar[OpenedBy] = "server"
     bounded: ClassVar[bool] = True
+    payload: ClassVar[Payload | None] = None
+    uniform_only: ClassVar[bool] = False
     members: int = 0
 
     @property
@@ -53,6 +61,18 @@ class Protection(ABC):
     def public(self, plan: Plan) -> "Protection":
         """Return the description as aggregators anywhere need it, independent of this party's files."""
         return self
+
+    def fold(self, plan: Plan, tag: Tag) -> "Fold | None":
+        """Return this party's way to add up a round's replies; ``None`` for sums that any worker may do a part of."""
+        return None
+
+    def facts(self, plan: Plan) -> dict[str, object]:
+        """Return what a run's record should say of the protection beside its budget, as plain values."""
+        return {}
+
+    def clip(self, vector: FloatVector) -> tuple[FloatVector, float]:
+        """Return a client's vector as it may be sealed, and the factor in (0, 1] by which it was scaled."""
+        return vector, 1.0
 
     @abstractmethod
     def sealer(self, plan: Plan) -> Sealer:

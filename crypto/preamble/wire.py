@@ -142,6 +142,11 @@ def relay(leader_report: Report, helper_part: bytes, proof: ProofBytes = NO_PROO
     return b"".join((head, helper_part[_HELPER.size :], leader_report.body))
 
 
+def relayed_nonce(data: bytes | memoryview) -> bytes:
+    """Return the nonce of what :func:`relay` made: the name of the report between the two servers."""
+    return bytes(_RELAYED.unpack_from(data)[3])
+
+
 def decode_relayed(
     data: bytes, shape: Shape, task: bytes, helper_key: X25519PrivateKey, proof: ProofBytes = NO_PROOF
 ) -> Report:

@@ -173,8 +173,15 @@ class PreambleConfig(Protection):
     clip_factor: Positive = Field(
         default=1.0, description="a block is clipped to factor * sqrt(block share of the vector)"
     )
-    block_size: Count = Field(default=256, description="coordinates in a block")
-    blocks: Count = Field(default=8, description="blocks that a client sends, one from each group")
+    block_size: Count | None = Field(
+        default=None, description="coordinates in a block; not set: chosen for the least error within the byte budget"
+    )
+    blocks: Count | None = Field(
+        default=None, description="blocks that a client sends, one from each group; set with block_size or not at all"
+    )
+    byte_budget: Count | None = Field(
+        default=None, description="largest report in bytes; not set: an eighth of a dense share"
+    )
     word_bits: Literal[32, 64] = Field(default=64, description="bits of a word in which shares are added")
     fraction_bits: FractionBits | None = Field(
         default=None, description="bits after the point of a sent value; not set: as many as a word carries"
@@ -191,12 +198,10 @@ class PreambleConfig(Protection):
     )
     min_cohort: Count = Field(default=2, description="fewest reports of which the helper hands out a total")
     transport: Literal["relay", "direct"] = Field(
-        default="relay", description="how shares reach the helper: through the leader, sealed, or directly"
+        default="relay", description="how shares reach the helper: relay, through the leader, sealed"
     )
-    helper_public_key: str | None = Field(
-        default=None,
-        min_length=1,
-        description="file of the helper's pinned public key; not set: a fresh one (simulation)",
+    helper_timeout_s: Positive = Field(
+        default=300.0, description="longest wait for one answer of the helper, in seconds"
     )
 
     @property

@@ -132,6 +132,21 @@ RULES: tuple[Rule, ...] = (
         "set protection.word_bits = 64",
     ),
     Rule(
+        ("protection.block_size", "protection.blocks"),
+        lambda c: (
+            isinstance(c.protection, PreambleConfig)
+            and (c.protection.block_size is None) != (c.protection.blocks is None)
+        ),
+        "goes with protection.blocks = {protection.blocks}",
+        "set both, or neither to have them chosen",
+    ),
+    Rule(
+        ("protection.transport", "protection.name"),
+        lambda c: isinstance(c.protection, PreambleConfig) and c.protection.transport == "direct",
+        "clients have no way of their own to the helper yet",
+        "leave it out or set it to relay: the leader passes on what it cannot read",
+    ),
+    Rule(
         ("protection.committee_size", "federation.num_clients"),
         lambda c: (
             isinstance(c.protection, OpenFheThresholdConfig) and c.protection.committee_size > c.federation.num_clients

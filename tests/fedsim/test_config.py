@@ -174,6 +174,8 @@ BREAKERS = [
     ["protection.name=ckks", "protection.chain=[40, 40]"],
     ["protection.name=openfhe-threshold", "protection.flooding=statistical", "protection.base=ckks"],
     ["protection.name=preamble", "protection.verify=norm", "protection.word_bits=32"],
+    ["protection.name=preamble", "protection.block_size=256"],
+    ["protection.name=preamble", "protection.transport=direct"],
     ["protection.name=openfhe-threshold", "federation.num_clients=2"],
     ["protection.name=preamble", "protection.min_cohort=21"],
     ["engine.name=inline", "engine.workers=2"],

@@ -1,0 +1,97 @@
+"""The leader's fold of a two-server sum: relay reports to the helper, agree on what counts, add it on both sides."""
+
+import time
+from collections.abc import Callable
+
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from crypto import CryptoError, wire
+from crypto.base import Tag
+from crypto.errors import BudgetExceeded
+from crypto.preamble.aggregator import LeaderAdder
+from crypto.preamble.wire import relayed_nonce
+from strategies.errors import HelperLost, TooFewReplies
+from strategies.fold import Fold, HelperCosts, sealed_parts
+from strategies.helper_link import HelperLink, HelperRefused
+from strategies.records import wire_bytes
+
+_DISAGREE = (
+    "the two aggregators' proofs differ: the report is not one block a group, or its public share was changed; both "
+    "dropped it"
+)
+
+
+class VerifiedFold(Fold):
+    """Drives both aggregators through one round, from the leader's process.
+
+    Args:
+        leader: makes the leader's adder, given the 16 secret bytes that both aggregators verify with.
+        link: reaches the helper; closed when the totals were taken or the round is refused.
+        tag: the round.
+        batch: reports that wait before they are verified.
+
+    Raises:
+        HelperLost: the helper refuses the round.
+    """
+
+    def __init__(self, leader: Callable[[bytes], LeaderAdder], link: HelperLink, tag: Tag, batch: int) -> None:
+        self._batch, self._link = batch, link
+        self._waiting: dict[bytes, ConfigRecord] = {}
+        self._leader = leader(link.open(tag))
+
+    @property
+    def helper(self) -> HelperCosts:  # type: ignore[override]
+        """See :class:`~strategies.fold.Fold`."""
+        return HelperCosts(self._link.received_bytes, self._link.sent_bytes, self._link.busy_s)
+
+    def take(self, replies: list[Message]) -> None:
+        """See :meth:`~strategies.fold.Fold.take`; returns with every report settled."""
+        for reply in replies:
+            if reply.has_error():
+                continue
+            self._relay(reply.content)
+            if self._leader.waiting >= self._batch:
+                self._settle()
+        self._settle()
+
+    def totals(self) -> list[bytes]:
+        """See :meth:`~strategies.fold.Fold.totals`; the helper first, so that the leader never releases alone."""
+        try:
+            helper = self._link.total()
+            return [self._leader.total(), helper]
+        except (HelperRefused, BudgetExceeded) as error:
+            raise TooFewReplies(f"no total was released: {error}") from error
+        finally:
+            self._link.close()
+
+    def _relay(self, content: RecordDict) -> None:
+        started = time.perf_counter()
+        notes = ConfigRecord({"upload_bytes": wire_bytes(content)})
+        try:
+            parts = sealed_parts(content, 2)
+            notes["sealed_bytes"] = sum(map(len, parts))
+            relayed = self._leader.add_and_relay(*parts)
+            # Not counted until both have settled; what the helper does not take now, it does not prove either.
+            self._waiting[relayed_nonce(memoryview(relayed)[wire.HEADER_BYTES :])] = notes
+            self._link.add(relayed)
+        except CryptoError as error:
+            notes["rejected"] = str(error)
+        content.pop("sealed", None)
+        notes["add_s"] = time.perf_counter() - started
+        content["folded"] = notes
+
+    def _settle(self) -> None:
+        if not self._leader.waiting:
+            return
+        started = time.perf_counter()
+        try:
+            settled = self._leader.settle(self._link.settle(self._leader.verify_init()))
+        except CryptoError as error:
+            raise HelperLost(f"the helper's proofs are none: {error}") from error
+        share = (time.perf_counter() - started) / len(self._waiting)
+        for nonce in settled.rejected:
+            self._waiting[nonce].setdefault("rejected", _DISAGREE)
+        for notes in self._waiting.values():
+            spent = notes["add_s"]
+            notes["add_s"] = share + (spent if isinstance(spent, float) else 0.0)
+        self._waiting.clear()
