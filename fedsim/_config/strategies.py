@@ -73,10 +73,7 @@ class FedAdamConfig(Strategy):
 
 
 class FedLuarConfig(Strategy):
-    """Recycled updates for layers that change little, which then are not sent (Kim et al. 2025).
-
-    The paper averages clients alike: set federation.weighting = "uniform" to follow it.
-    """
+    """Recycled updates for layers that change little, which are not sent (Kim et al. 2025; weighting = "uniform")."""
 
     needs_opened_sum = True
 
