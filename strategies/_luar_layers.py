@@ -52,8 +52,13 @@ def _norm(arrays: Collection[NDArray[np.float64]]) -> float:
     return float(np.sqrt(sum(float(np.vdot(a, a)) for a in arrays)))
 
 
+def layer_rng(seed: int, server_round: int) -> np.random.Generator:
+    """Return a round's generator, which follows from seed and round alone: none needs to be kept in a checkpoint."""
+    return np.random.default_rng(np.random.SeedSequence([seed, server_round, _DRAW]))
+
+
 def draw(
-    scores: NDArray[np.float64], delta: int, sampler: Sampler, *, seed: int, server_round: int
+    scores: NDArray[np.float64], delta: int, sampler: Sampler, *, server_round: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """Return the layers to recycle in a round: `delta` distinct indices, sorted.
 
@@ -65,13 +70,13 @@ def draw(
         scores: one a layer, finite and not negative.
         delta: number of layers, below ``len(scores)``.
         sampler: the law.
-        seed, server_round: decide the draw alone; nothing else of the generator needs to be kept.
+        server_round: the round that they are for.
+        rng: fresh from :func:`layer_rng`.
     """
     if sampler == "round_robin":
         return np.sort((np.arange(delta) + (server_round - 1) * delta) % len(scores))
     keys = np.zeros(len(scores)) if sampler == "uniform" else -np.log(floored(scores))
     if sampler != "deterministic":
-        rng = np.random.default_rng(np.random.SeedSequence([seed, server_round, _DRAW]))
         keys = keys + rng.gumbel(size=len(scores))
     return np.sort(np.argsort(-keys, kind="stable")[:delta])
 

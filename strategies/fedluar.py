@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from crypto import Layout
 from crypto.packing import cast
 from strategies._luar_downlink import Downlink, LuarClient, advance, change
-from strategies._luar_layers import Group, Sampler, communication, draw, layers_of, score, trainable
+from strategies._luar_layers import Group, Sampler, communication, draw, layer_rng, layers_of, score, trainable
 from strategies.base import FederatedStrategy
 from strategies.errors import Incompatible
 from strategies.fedavg import FedAdam, FedAvgM, Floats, ServerOptimiser, replace
@@ -234,7 +234,8 @@ class FedLUAR(FederatedStrategy):
         self._stale_share = stale / (sum(squares.values()) or 1.0)
 
     def _draw(self, server_round: int) -> tuple[str, ...]:
-        chosen = draw(self.scores, self.delta, self.sampler, seed=self.layer_seed, server_round=server_round)
+        rng = layer_rng(self.layer_seed, server_round)
+        chosen = draw(self.scores, self.delta, self.sampler, server_round=server_round, rng=rng)
         names = list(self.layers)
         return tuple(names[i] for i in chosen if self._may_recycle(int(self.ages[i]), server_round))
 
