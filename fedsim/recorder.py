@@ -86,8 +86,8 @@ class Recorder:
         self.metrics.write()
 
     def _book(self, record: RoundRecord) -> None:
-        for node, item in record.pairs():
-            self.ledger.extend(_entries(record, node.partition_id, item))
+        for at, (node, item) in enumerate(record.pairs()):
+            self.ledger.extend(_entries(record, at, node.partition_id, item))
         for client, item in record.evaluated.items():
             self.ledger.extend(_evaluation_entries(record, client, item))
         for client, item in record.committee.items():
@@ -160,9 +160,10 @@ def clipped_share(record: RoundRecord) -> float | None:
     return sum(each.get("clipped", 0.0) for each in phases) / coordinates if coordinates else None
 
 
-def _entries(record: RoundRecord, client: int, item: Delivered) -> list[Entry]:
-    """Return one client's phases of a training round."""
+def _entries(record: RoundRecord, at: int, client: int, item: Delivered) -> list[Entry]:
+    """Return the phases of a training round of the client that was sampled at this place."""
     entries = []
+    downloaded, logical = record.download(at)
     for phase in _CLIENT_PHASES:
         sent = phase == "upload"
         received = phase == "download"
@@ -174,8 +175,8 @@ def _entries(record: RoundRecord, client: int, item: Delivered) -> list[Entry]:
                 round=record.round,
                 client=client,
                 phase=phase,
-                logical_bytes=item.sealed_bytes if sent else record.logical_download_bytes if received else 0,
-                wire_bytes=item.upload_bytes if sent else record.download_bytes if received else 0,
+                logical_bytes=item.sealed_bytes if sent else logical if received else 0,
+                wire_bytes=item.upload_bytes if sent else downloaded if received else 0,
                 measured_s=seconds or 0.0,
                 flops=int(item.phases.get(f"{phase}_flops", 0)),
                 outcome=outcome(item) if sent else "ok",
