@@ -29,7 +29,7 @@ from strategies._luar_layers import Group, Sampler, communication, draw, layer_r
 from strategies.base import FederatedStrategy
 from strategies.errors import Incompatible
 from strategies.fedavg import FedAdam, FedAvgM, Floats, ServerOptimiser, replace
-from strategies.fold import Totals
+from strategies.fold import Fold
 from strategies.nodes import Node
 from strategies.outcome import RoundRecord
 from strategies.plan import RoundPlan, Weighting
@@ -167,9 +167,9 @@ class FedLUAR(FederatedStrategy):
         return self.down.contents(content, self.state, ages, [n.node_id for n in nodes], server_round)
 
     def _settle(
-        self, totals: Totals, plan: RoundPlan, layout: Layout, record: RoundRecord, grid: Grid | None = None
+        self, fold: Fold, plan: RoundPlan, layout: Layout, record: RoundRecord, grid: Grid | None = None
     ) -> None:
-        super()._settle(totals, plan, layout, record, grid)
+        super()._settle(fold, plan, layout, record, grid)
         if self.down is not None:
             self.down.delivered([d.node_id for d in record.delivered if not d.error])
         record.metrics |= {
