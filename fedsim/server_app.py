@@ -72,10 +72,26 @@ def folder_path(config: RunConfig) -> Path:
 
 
 def open_folder(config: RunConfig) -> RunFolder:
-    """Return the run's folder, made unless the launcher did so already."""
+    """Return the run's folder, made unless the launcher did so already.
+
+    Raises:
+        RunFolderError: another run has been there, or the folder cannot be made.
+    """
     path = folder_path(config)
     if (path / "run.json").exists():
-        return RunFolder.open(path)
+        folder = RunFolder.open(path)
+        if folder.record().status == "running" and not any(folder.checkpoints.glob("*")):
+            return folder
+    return new_folder(config)
+
+
+def new_folder(config: RunConfig) -> RunFolder:
+    """Make the run's folder.
+
+    Raises:
+        RunFolderError: there is something at its place already, or it cannot be made.
+    """
+    path = folder_path(config)
     return RunFolder.create(path, to_toml(config), config.seed, environment(Path(__file__).parent), now())
 
 
