@@ -10,7 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from crypto.base import Budget
 from fedsim import errors
-from fedsim.checkpoint import Checkpoint, latest_checkpoint, save_checkpoint, weights_sha256
+from fedsim.checkpoint import Checkpoint, latest_checkpoint, load_if_there, save_checkpoint, weights_sha256
 from fedsim.config import RunConfig, to_toml
 from fedsim.events import NullObserver, Observer
 from fedsim.measure.runfolder import RunFolder, environment, now
@@ -208,6 +208,9 @@ def _run_ours(
 
 
 def _save_last_good(folder: RunFolder, site: Site, strategy: FederatedStrategy, recorder: Recorder) -> None:
+    # The checkpoint that the round itself left is better: a failed step may have moved the strategy's own arrays since.
+    if load_if_there(folder.checkpoints, recorder.last_round) is not None:
+        return
     if strategy.state is not None and strategy.sealed is None:
         point = Checkpoint(recorder.last_round, strategy.state, strategy.state_dict())
         save_checkpoint(folder.checkpoints, point, site.config.output.keep)

@@ -7,6 +7,7 @@
     |-- TooFewReplies    fewer clients delivered than `min_replies`
     |   `-- CommitteeIncomplete  a member of the committee that opens the sum did not answer
     |-- NoSuchNodes      the federation has fewer nodes than the plan needs
+    |-- Diverged         the new global model would hold NaN or infinity
     `-- Incompatible     a strategy and a protection that make no sense together
 """
 
@@ -29,6 +30,10 @@ class CommitteeIncomplete(TooFewReplies):
 
 class NoSuchNodes(StrategyError, RuntimeError):
     """Fewer nodes are connected than the plan needs, and the wait is over."""
+
+
+class Diverged(StrategyError, ArithmeticError):
+    """The new global model would hold NaN or infinity; the model is that of the last good round."""
 
 
 class Incompatible(StrategyError, ValueError):

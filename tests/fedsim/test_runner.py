@@ -314,3 +314,22 @@ def test_an_interrupt_before_the_first_round_leaves_a_folder_that_says_so(tmp_pa
     with pytest.raises(KeyboardInterrupt):
         run(settings(tmp_path, "output.name=early", "output.report=true"), InterruptingAtOnce())
     assert json.loads((tmp_path / "early" / "run.json").read_text())["status"] == "stopped"
+
+
+def test_a_model_that_a_server_step_ruins_is_never_the_last_good_one(tmp_path):
+    more = ["output.name=ruined", "engine.name=inline", "strategy.name=fedadam", "strategy.server_lr=1e300"]
+    with pytest.raises(errors.FedsimError, match="would hold NaN or infinity.*lower training.lr") as caught:
+        simulate(settings(tmp_path, *more))
+    assert errors.exit_code_of(caught.value) == errors.FAILED
+    point = latest_checkpoint(tmp_path / "ruined" / "checkpoints")
+    assert point.round == 0 and all(np.isfinite(a).all() for a in point.state.arrays.values())
+
+
+def test_resuming_where_every_checkpoint_is_damaged_is_refused_and_keeps_the_records(tmp_path):
+    config = settings(tmp_path, "output.name=hurt", "engine.name=inline", "federation.rounds=1")
+    folder = simulate(config).folder
+    for path in (folder / "checkpoints").glob("*"):
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(errors.FedsimError, match="none of 1 checkpoints can be read.*checksum does not match"):
+        simulate(config, resume=True)
+    assert Ledger.read(folder).rounds() == [1]
