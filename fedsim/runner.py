@@ -140,7 +140,7 @@ def _claim(config: RunConfig, resume: bool) -> tuple[RunConfig, RunFolder]:
         try:
             return named, new_folder(named)
         except RunFolderError:
-            if attempt == _NAME_TRIES - 1:
+            if attempt == _NAME_TRIES - 1 or not folder_path(named).exists():
                 raise
     raise AssertionError("unreachable")
 

@@ -165,6 +165,8 @@ class RunFolder:
         return record
 
     def _refuse_used(self) -> None:
+        if "\0" in str(self.path):
+            raise RunFolderError(f"{str(self.path)!r} holds a zero character; no folder's name may, choose another")
         if self.path.exists() and not self.path.is_dir():
             raise RunFolderError(f"{self.path} is a file; a run needs a folder, choose another name")
         if self.run.exists():

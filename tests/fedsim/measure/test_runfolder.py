@@ -107,10 +107,10 @@ def test_environment_tells_versions_and_source(tmp_path: Path) -> None:
     assert environment(tmp_path)["git"] is None
 
 
-@pytest.mark.parametrize("place", ["file/run", "file", "/proc/nothing/run"])
+@pytest.mark.parametrize("place", ["file/run", "file", "/proc/nothing/run", "a\0b"])
 def test_a_place_where_no_folder_can_be_made_is_named_with_the_reason(tmp_path, place):
     (tmp_path / "file").write_text("here")
-    with pytest.raises(RunFolderError, match="cannot be made there|is a file"):
+    with pytest.raises(RunFolderError, match="cannot be made there|is a file|zero character"):
         RunFolder.create(tmp_path / place, "seed = 1\n", 1, {}, START)
     assert (tmp_path / "file").read_text() == "here"
 
