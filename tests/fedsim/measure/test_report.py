@@ -207,3 +207,11 @@ def test_a_damaged_table_is_named_and_its_copy_is_offered(tmp_path, name):
     (tmp_path / f"{name}.csv").write_text("a,b\n1,2\n")
     with pytest.raises(LedgerError, match=f"{name}.csv is damaged .*restore it"):
         read(tmp_path)
+
+
+def test_a_report_of_a_damaged_ledger_is_refused_not_empty(tmp_path):
+    RunFolder.create(tmp_path, "seed = 1\n", 1, {}, now())
+    assert load_run(tmp_path).entries.num_rows == 0
+    (tmp_path / "ledger.parquet").write_bytes(b"PAR1")
+    with pytest.raises(LedgerError, match="ledger.parquet is damaged"):
+        load_run(tmp_path)
