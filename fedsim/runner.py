@@ -56,7 +56,13 @@ class RunResult:
 
 
 def simulate(config: RunConfig, observer: Observer | None = None, *, resume: bool = False) -> RunResult:
-    """Run a simulated federation; see :func:`run`."""
+    """Run a simulated federation; see :func:`run`.
+
+    Raises:
+        TypeError: `config` is something else than settings.
+    """
+    if not isinstance(config, RunConfig):
+        raise TypeError(f"config {config!r:.80} must be a RunConfig: make one with fedsim.config.load_config(path)")
     return run(config, observer or NullObserver(), resume=resume)
 
 

@@ -333,3 +333,9 @@ def test_resuming_where_every_checkpoint_is_damaged_is_refused_and_keeps_the_rec
     with pytest.raises(errors.FedsimError, match="none of 1 checkpoints can be read.*checksum does not match"):
         simulate(config, resume=True)
     assert Ledger.read(folder).rounds() == [1]
+
+
+@pytest.mark.parametrize("config", [1, None, {"seed": 1}, "settings.toml"])
+def test_simulate_names_what_it_takes(config):
+    with pytest.raises(TypeError, match="must be a RunConfig: make one with fedsim.config.load_config"):
+        simulate(config)
