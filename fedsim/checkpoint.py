@@ -54,7 +54,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path
         "sha256": _digest(checkpoint.round, len(model), model + own),
     }
     line = json.dumps(head).encode() + b"\n"
-    path = folder / f"round-{checkpoint.round:06d}.ckpt"
+    path = _path(folder, checkpoint.round)
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as file:
         file.write(line + model + own)
@@ -78,7 +78,10 @@ def load_checkpoint(path: Path) -> Checkpoint:
     Raises:
         FedsimError: the file is not a checkpoint of this version, or damaged.
     """
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise FedsimError(f"{path} cannot be read ({error.strerror}): use an older checkpoint") from error
     line, _, body = data.partition(b"\n")
     try:
         head = json.loads(line)
@@ -94,10 +97,29 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def latest_checkpoint(folder: Path) -> Checkpoint | None:
-    """Return the newest checkpoint that can be read, or None."""
-    for path in sorted(folder.glob("round-*.ckpt"), reverse=True):
+    """Return the newest checkpoint that can be read, or None if there is none at all.
+
+    Raises:
+        FedsimError: there are checkpoints, but none can be read; says why of the newest.
+    """
+    paths, problems = sorted(folder.glob("round-*.ckpt"), reverse=True), []
+    for path in paths:
         try:
             return load_checkpoint(path)
-        except FedsimError:
-            continue
+        except FedsimError as error:
+            problems.append(error)
+    if problems:
+        raise FedsimError(f"none of {len(paths)} checkpoints can be read: start a new run. {problems[0]}")
     return None
+
+
+def load_if_there(folder: Path, at: int) -> Checkpoint | None:
+    """Return the checkpoint of a round, or None if it is missing or damaged."""
+    try:
+        return load_checkpoint(_path(folder, at))
+    except FedsimError:
+        return None
+
+
+def _path(folder: Path, at: int) -> Path:
+    return folder / f"round-{at:06d}.ckpt"

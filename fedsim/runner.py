@@ -14,11 +14,12 @@ from fedsim import errors
 from fedsim.checkpoint import weights_sha256
 from fedsim.config import RunConfig, load_config, to_run_config, with_values
 from fedsim.events import NullObserver, Observer
-from fedsim.measure.runfolder import RunFolder
+from fedsim.measure.errors import MeasureError, RunFolderError
+from fedsim.measure.runfolder import RunFolder, now
 from fedsim.measure.runs import load_run
 from fedsim.measure.summary import rows, summarize
 from fedsim.protections import KeyRing, fresh_keys, with_interpreter
-from fedsim.server_app import Outcome, folder_path, open_folder, serve_in
+from fedsim.server_app import Outcome, folder_path, new_folder, serve_in
 from fedsim.simulation.grid import SimulationGrid
 from fedsim.site import Site, secure_plan, server_site_of, site_of
 from strategies.client import open_model
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 #: Sustained operations per second of one core that the choice of an engine assumes, and the run that is worth Ray.
 _CORE_FLOPS = 5e9
 _WORTH_RAY_S = 120.0
+#: Names that are tried for a run without one, where other runs start in the same second.
+_NAME_TRIES = 20
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,13 @@ class RunResult:
 
 
 def simulate(config: RunConfig, observer: Observer | None = None, *, resume: bool = False) -> RunResult:
-    """Run a simulated federation; see :func:`run`."""
+    """Run a simulated federation; see :func:`run`.
+
+    Raises:
+        TypeError: `config` is something else than settings.
+    """
+    if not isinstance(config, RunConfig):
+        raise TypeError(f"config {config!r:.80} must be a RunConfig: make one with fedsim.config.load_config(path)")
     return run(config, observer or NullObserver(), resume=resume)
 
 
@@ -72,23 +81,24 @@ def run(config: RunConfig, observer: Observer, *, resume: bool = False) -> RunRe
         FedsimError: (or a subclass) the run failed; the folder holds the last good model and says why.
         KeyboardInterrupt: the folder is consistent and says ``stopped``.
     """
-    config = _named(config)
-    run_config = to_run_config(with_interpreter(config))
     if resume:
         _check_resumable(config)
-    sizing = site_of(run_config)
+    sizing = site_of(to_run_config(with_interpreter(config)))
     with fresh_keys(sizing.protection, secure_plan(sizing)) as keys:
-        folder = open_folder(config)
-        engine = choose_engine(sizing)
-        folder.update_status("running", notes={"engine": engine})
-        observer.started(config, folder.path)
-        observer.note(f"engine {engine}: {_why(config, engine)}")
+        config, folder = _claim(config, resume)
+        run_config = to_run_config(with_interpreter(config))
         try:
+            engine = choose_engine(sizing)
+            folder.update_status("running", notes={"engine": engine})
+            observer.started(config, folder.path)
+            observer.note(f"engine {engine}: {_why(config, engine)}")
             outcome = _run_on(engine, folder, server_site_of(run_config, keys.server), keys, observer, resume)
             if outcome.sealed is not None:
                 outcome = _open_as_client(folder, site_of(run_config, {"keys": keys.clients or ""}), outcome)
-        finally:
-            report = _report(folder, config)
+        except BaseException as error:
+            _settle(folder, config, error)
+            raise
+        report = _report(folder, config)
     result = RunResult(folder.path, outcome.metrics, outcome.state, outcome.weights_sha256, engine, report)
     observer.finished(_summary(result))
     return result
@@ -113,14 +123,40 @@ def _summary(result: RunResult) -> dict[str, Any]:
     return {**lines, "engine": result.engine, "weights sha256": result.weights_sha256 or "held by the clients", **paths}
 
 
-def _named(config: RunConfig) -> RunConfig:
+def _settle(folder: RunFolder, config: RunConfig, error: BaseException) -> None:
+    """Leave a folder that says how the run ended, also where it ended before the server began."""
+    if folder.record().status == "running":
+        stopped = isinstance(error, KeyboardInterrupt)
+        reason = "interrupted before the first round" if stopped else f"{type(error).__name__}: {error}"
+        folder.update_status("stopped" if stopped else "failed", ended=now(), exit_reason=reason)
+    try:
+        _report(folder, config)
+    except MeasureError as problem:
+        log.warning("no report of the run that failed: %s", problem)
+
+
+def _claim(config: RunConfig, resume: bool) -> tuple[RunConfig, RunFolder]:
+    """Return the settings with a name, and the folder that this run has for itself."""
+    if resume:
+        return config, RunFolder.open(folder_path(config))
     if config.output.name is not None:
-        return config
+        return config, new_folder(config)
+    for attempt in range(_NAME_TRIES):
+        named = _named(config, attempt)
+        try:
+            return named, new_folder(named)
+        except RunFolderError:
+            if attempt == _NAME_TRIES - 1 or not folder_path(named).exists():
+                raise
+    raise AssertionError("unreachable")
+
+
+def _named(config: RunConfig, attempt: int) -> RunConfig:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     words = f"{stamp}-{config.task.name}-{config.strategy.name}-{config.protection.name}"
     name = re.sub(r"[^A-Za-z0-9._-]", "-", words)
     path = Path(config.output.folder)
-    taken = sum(1 for p in path.glob(f"{name}*")) if path.is_dir() else 0
+    taken = attempt + (sum(1 for p in path.glob(f"{name}*")) if path.is_dir() else 0)
     return with_values(config, {"output.name": f"{name}-{taken + 1}" if taken else name})
 
 
@@ -174,15 +210,23 @@ def _grid(engine: str, site: Site, keys: KeyRing) -> SimulationGrid:
         return InlineGrid(app, node_configs=configs, run_config=run_config, seed=config.seed, threads=threads)
     from fedsim.simulation.ray_grid import RayGrid
 
-    return RayGrid(
-        "fedsim.client_app:app",
-        node_configs=configs,
-        run_config=run_config,
-        seed=config.seed,
-        threads=threads,
-        workers=config.engine.workers or os.cpu_count() or 1,
-        address=config.engine.ray_address,
-    )
+    address = config.engine.ray_address
+    try:
+        return RayGrid(
+            "fedsim.client_app:app",
+            node_configs=configs,
+            run_config=run_config,
+            seed=config.seed,
+            threads=threads,
+            workers=config.engine.workers or os.cpu_count() or 1,
+            address=address,
+        )
+    except Exception as error:
+        where = f"engine.ray_address = {address}" if address else "Ray"
+        raise errors.EngineError(
+            f"{where}: the engine could not be started ({type(error).__name__}: {error}); "
+            "see `fedsim doctor`, or set engine.name=inline"
+        ) from error
 
 
 def _run_on_flower(folder: RunFolder, site: Site, keys: KeyRing) -> Outcome:

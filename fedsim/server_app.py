@@ -10,7 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from crypto.base import Budget
 from fedsim import errors
-from fedsim.checkpoint import Checkpoint, latest_checkpoint, save_checkpoint, weights_sha256
+from fedsim.checkpoint import Checkpoint, latest_checkpoint, load_if_there, save_checkpoint, weights_sha256
 from fedsim.config import RunConfig, to_toml
 from fedsim.events import NullObserver, Observer
 from fedsim.measure.runfolder import RunFolder, environment, now
@@ -72,10 +72,26 @@ def folder_path(config: RunConfig) -> Path:
 
 
 def open_folder(config: RunConfig) -> RunFolder:
-    """Return the run's folder, made unless the launcher did so already."""
+    """Return the run's folder, made unless the launcher did so already.
+
+    Raises:
+        RunFolderError: another run has been there, or the folder cannot be made.
+    """
     path = folder_path(config)
     if (path / "run.json").exists():
-        return RunFolder.open(path)
+        folder = RunFolder.open(path)
+        if folder.record().status == "running" and not any(folder.checkpoints.glob("*")):
+            return folder
+    return new_folder(config)
+
+
+def new_folder(config: RunConfig) -> RunFolder:
+    """Make the run's folder.
+
+    Raises:
+        RunFolderError: there is something at its place already, or it cannot be made.
+    """
+    path = folder_path(config)
     return RunFolder.create(path, to_toml(config), config.seed, environment(Path(__file__).parent), now())
 
 
@@ -192,6 +208,9 @@ def _run_ours(
 
 
 def _save_last_good(folder: RunFolder, site: Site, strategy: FederatedStrategy, recorder: Recorder) -> None:
+    # The checkpoint that the round itself left is better: a failed step may have moved the strategy's own arrays since.
+    if load_if_there(folder.checkpoints, recorder.last_round) is not None:
+        return
     if strategy.state is not None and strategy.sealed is None:
         point = Checkpoint(recorder.last_round, strategy.state, strategy.state_dict())
         save_checkpoint(folder.checkpoints, point, site.config.output.keep)

@@ -8,6 +8,7 @@
     |   `-- CommitteeIncomplete  a member of the committee that opens the sum did not answer
     |-- HelperLost       the second aggregator does not answer, or refuses to go on
     |-- NoSuchNodes      the federation has fewer nodes than the plan needs
+    |-- Diverged         the new global model would hold NaN or infinity
     `-- Incompatible     a strategy and a protection that make no sense together
 """
 
@@ -34,6 +35,10 @@ class HelperLost(StrategyError, RuntimeError):
 
 class NoSuchNodes(StrategyError, RuntimeError):
     """Fewer nodes are connected than the plan needs, and the wait is over."""
+
+
+class Diverged(StrategyError, ArithmeticError):
+    """The new global model would hold NaN or infinity; the model is that of the last good round."""
 
 
 class Incompatible(StrategyError, ValueError):

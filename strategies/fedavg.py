@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from crypto.packing import cast
 from strategies.base import FederatedStrategy
+from strategies.errors import Diverged
 from strategies.records import NamedArrays
 
 Floats = dict[str, NDArray[np.float64]]
@@ -161,10 +162,20 @@ def replace(strategy: FederatedStrategy, values: Floats) -> None:
 
 
 def with_values(state: NamedArrays, values: Floats) -> NamedArrays:
-    """Return a state in which the arrays of these names have new values, cast to their recorded dtypes."""
+    """Return a state in which the arrays of these names have new values, cast to their recorded dtypes.
+
+    Raises:
+        Diverged: a value is NaN or infinite, or too large for its array's dtype.
+    """
     arrays = dict(state.arrays)
     for name, value in values.items():
         arrays[name] = cast(value, state.dtypes.get(name, str(arrays[name].dtype.newbyteorder("=")))).reshape(
             arrays[name].shape
         )
+        overflown = arrays[name].dtype.kind == "f" and not np.isfinite(arrays[name]).all()
+        if overflown or not np.isfinite(value).all():
+            raise Diverged(
+                f"array {name!r} would hold NaN or infinity: the model must stay finite, and is left as the last round "
+                "made it; lower training.lr or strategy.server_lr, or clip gradients (training.clip_norm)"
+            )
     return NamedArrays(arrays, state.dtypes)

@@ -44,6 +44,8 @@ def parse_toml(text: str, source: str) -> Table:
         raise _refuse(
             source, f"is not TOML: {error}", "texts need quotes; `fedsim config` prints a valid file"
         ) from None
+    except RecursionError:
+        raise _refuse(source, "is nested too deeply", "`fedsim config` prints a valid file") from None
 
 
 def _refuse(value: str, rule: str, remedy: str) -> ConfigError:
@@ -68,7 +70,7 @@ def parse_value(text: str) -> Any:
     """Read one value: a TOML scalar, array or inline table, else the text itself."""
     try:
         value = tomllib.loads(f"value = {text}")["value"] if "\n" not in text else text
-    except (tomllib.TOMLDecodeError, KeyError):
+    except (tomllib.TOMLDecodeError, KeyError, RecursionError):
         return text
     # A folder named 2026-01-31 is a name, not a date.
     return text if isinstance(value, dt.date | dt.time) else value

@@ -67,7 +67,13 @@ def _problem(key: str, field: FieldInfo | None, detail: dict[str, Any], data: Ma
     if pattern_of_flwr := (name == "name" and section == "strategy"):
         close = difflib.get_close_matches(str(given), [f"flwr:{n}" for n in FLWR_OPTIONS], 1, 0.5)
     remedy = f"did you mean {close[0]!r}?" if pattern_of_flwr and close else _remedy(field, given)
-    return Problem(key, show(given), f"must be {allowed(field)}", remedy)
+    return Problem(key, show(given), f"must be {allowed(field)}{_bound_left_out(field, detail)}", remedy)
+
+
+def _bound_left_out(field: FieldInfo, detail: dict[str, Any]) -> str:
+    """Name the bound of the machine's numbers, which is told only to those who passed it."""
+    bound = f"less than {detail.get('ctx', {}).get('lt')}"
+    return f", {bound}" if detail["type"] == "less_than" and bound not in allowed(field) else ""
 
 
 def _example(section: str) -> str:

@@ -19,6 +19,7 @@ from fedsim._config.base import (
 
 Scheme = Literal["iid", "dirichlet", "inner-dirichlet", "shard", "pathological", "natural-id", "quantity-skew"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._:-]*$")]
+Threads = Annotated[int, Field(ge=1, le=1024)]
 FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=120)]
 
 
@@ -142,7 +143,7 @@ class EngineConfig(Section):
         description="auto picks inline for small jobs and ray otherwise; flower is Flower's own engine",
     )
     workers: Count | None = Field(default=None, description="worker processes; not set: one a core")
-    threads_per_worker: Count = Field(default=1, description="threads of torch and OpenMP in a worker")
+    threads_per_worker: Threads = Field(default=1, description="threads of torch and OpenMP in a worker")
     ray_address: str | None = Field(
         default=None, min_length=1, description="address of a running Ray cluster, such as ray://host:10001"
     )

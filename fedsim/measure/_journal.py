@@ -18,6 +18,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from fedsim.measure._files import atomic
+from fedsim.measure.errors import LedgerError
 
 FLUSH_ROWS = 65_536
 _BLOCK_BYTES = 1 << 20
@@ -116,18 +117,24 @@ class Journal:
 
 
 def read(schema: pa.Schema, folder: Path, name: str) -> pa.Table:
-    """Return what lies in a folder, a torn last line left out; an empty table if nothing does."""
-    parquet = folder / f"{name}.parquet"
-    if parquet.exists():
-        return pq.read_table(parquet, memory_map=False).select(schema.names).cast(schema)
-    path = folder / f"{name}.csv"
-    if not path.exists():
-        return schema.empty_table()
-    data = path.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    if not whole:
-        return schema.empty_table()
-    return pacsv.read_csv(pa.BufferReader(whole), convert_options=_convert(schema))
+    """Return what lies in a folder, a torn last line left out; an empty table if nothing does.
+
+    Raises:
+        LedgerError: a file is damaged, or is another table.
+    """
+    parquet, path = folder / f"{name}.parquet", folder / f"{name}.csv"
+    found, other = (parquet, path) if parquet.exists() else (path, parquet)
+    try:
+        if found == parquet:
+            return pq.read_table(parquet, memory_map=False).select(schema.names).cast(schema)
+        data = path.read_bytes() if path.exists() else b""
+        whole = data[: data.rfind(b"\n") + 1]
+        if not whole:
+            return schema.empty_table()
+        return pacsv.read_csv(pa.BufferReader(whole), convert_options=_convert(schema)).select(schema.names)
+    except (pa.ArrowException, KeyError, OSError) as error:
+        remedy = f"delete it, and {other.name} is read in its place" if other.exists() else "restore it"
+        raise LedgerError(f"{found} is damaged or no table of {name} ({error}): {remedy}") from error
 
 
 def write(table: pa.Table, folder: Path, name: str) -> None:

@@ -57,6 +57,7 @@ def write_report(folders: Sequence[Path], out: Path | None = None, options: Opti
     Raises:
         ReportError: no folder, the same twice, or a target outside of (0, 1].
         RunFolderError: a folder holds no run.
+        LedgerError: a table of a run is damaged.
     """
     options = options or Options()
     runs = _load(folders)
@@ -64,10 +65,14 @@ def write_report(folders: Sequence[Path], out: Path | None = None, options: Opti
     if options.target is not None and not 0 < options.target <= 1:
         raise ReportError(f"target accuracy {options.target} must lie in (0, 1]; 80 % is 0.8")
     drawn = charts(runs)
-    if options.png:
-        for chart in drawn:
-            _png.write_png(chart, path.parent / "figures" / f"{chart.key}.png")
-    write_text(path, _render(runs, drawn, options))
+    try:
+        if options.png:
+            for chart in drawn:
+                _png.write_png(chart, path.parent / "figures" / f"{chart.key}.png")
+        write_text(path, _render(runs, drawn, options))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ReportError(f"{path} cannot be written ({reason}): name another file or make room") from error
     logger.info("report of %d runs with %d figures written to %s", len(runs), len(drawn), path)
     return path
 

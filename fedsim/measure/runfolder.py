@@ -86,12 +86,22 @@ class RunFolder:
             started: with a time zone.
 
         Raises:
-            RunFolderError: the folder holds something, or is a file.
+            RunFolderError: the folder holds something, is a file, or cannot be made.
         """
         folder = cls(path)
-        folder._refuse_used()
-        folder.checkpoints.mkdir(parents=True, exist_ok=True)
-        write_text(folder.config, config_toml)
+        try:
+            folder._refuse_used()
+            folder.path.mkdir(parents=True, exist_ok=True)
+            # Of two runs that start at once, only one can make this folder.
+            folder.checkpoints.mkdir()
+            write_text(folder.config, config_toml)
+        except FileExistsError:
+            raise RunFolderError(f"{path} holds a run already; resume it or choose another name") from None
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise RunFolderError(
+                f"{path}: a run's folder cannot be made there ({reason}); name a folder that can be written"
+            ) from error
         folder.write(RunRecord("running", started.isoformat(timespec="seconds"), seed, dict(environment)))
         return folder
 
@@ -118,6 +128,7 @@ class RunFolder:
             names = {item.name for item in fields(RunRecord)}
             known = {key: value for key, value in content.items() if key in names}
             record = RunRecord(**known)
+            _check(record)
         except (ValueError, TypeError, AttributeError) as error:
             raise RunFolderError(f"{self.run} is not a run's record ({error}); restore it or start anew") from error
         other = {key: value for key, value in content.items() if key not in names}
@@ -154,12 +165,26 @@ class RunFolder:
         return record
 
     def _refuse_used(self) -> None:
+        if "\0" in str(self.path):
+            raise RunFolderError(f"{str(self.path)!r} holds a zero character; no folder's name may, choose another")
         if self.path.exists() and not self.path.is_dir():
             raise RunFolderError(f"{self.path} is a file; a run needs a folder, choose another name")
         if self.run.exists():
             raise RunFolderError(f"{self.path} holds a run already; resume it or choose another name")
         if self.path.exists() and (other := next(iter(sorted(self.path.iterdir())), None)):
             raise RunFolderError(f"{self.path} holds {other.name!r}, no run; choose an empty or new folder")
+
+
+def _check(record: RunRecord) -> None:
+    """Raise ValueError unless a record that was read has values of the right kinds."""
+    if record.status not in STATUSES:
+        raise ValueError(f"status {record.status!r} is none of {', '.join(STATUSES)}")
+    for item in fields(RunRecord):
+        value, kind = getattr(record, item.name), {"seed": int}.get(item.name, type(item.default))
+        kind = dict if item.name in ("environment", "protection", "aggregation", "notes") else kind
+        kind = str if item.name in ("status", "started") else kind
+        if not isinstance(value, kind):
+            raise ValueError(f"{item.name} is {value!r}, no {kind.__name__}")
 
 
 def now() -> datetime:

@@ -91,12 +91,15 @@ def load_run(path: Path, name: str | None = None) -> Run:
 
     Raises:
         RunFolderError: no run lies there, or its record is broken.
+        LedgerError: a table is damaged.
     """
     folder = RunFolder.open(path)
     config_text = folder.config.read_text(encoding="utf-8", errors="replace") if folder.config.exists() else ""
     try:
         ledger = Ledger.read(folder.path)
     except LedgerError:
+        if any((folder.path / f"ledger.{kind}").exists() for kind in ("csv", "parquet")):
+            raise
         ledger = Ledger()
     return Run(
         name=name or folder.path.resolve().name,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsim.tasks._checks import bad_options
 from fedsim.tasks.errors import BadOption, UnknownName
 
 __all__ = ["Dataset", "DatasetInfo", "list_datasets", "load_dataset", "register_dataset", "split_rows"]
@@ -154,7 +155,11 @@ def load_dataset(name: str, **options: Any) -> Dataset:
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise BadOption(f"data set '{name}' has no option '{unknown[0]}': it takes {', '.join(known) or 'none'}")
-    return _load(name, tuple(sorted(options.items())))
+    try:
+        return _load(name, tuple(sorted(options.items())))
+    except Exception as error:
+        defaults = {p.name: p.default for p in inspect.signature(entries[name].loader).parameters.values()}
+        raise bad_options(f"data set '{name}'", options, defaults, error) from error
 
 
 @lru_cache(maxsize=8)

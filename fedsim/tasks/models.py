@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedsim.tasks._checks import check_image
+from fedsim.tasks._checks import bad_options, check_image
 from fedsim.tasks.errors import BadOption, UnknownName
 from fedsim.tasks.resnet import resnet8, resnet20
 from fedsim.tasks.vit import vit_tiny
@@ -41,7 +41,10 @@ def build_model(name: str, *, input_shape: Shape, num_classes: int, seed: int, *
         raise BadOption(f"num_classes {num_classes} must be at least 2")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return _BUILDERS[name](tuple(input_shape), num_classes, **options)
+        try:
+            return _BUILDERS[name](tuple(input_shape), num_classes, **options)
+        except Exception as error:
+            raise bad_options(f"model '{name}'", options, known, error) from error
 
 
 def list_models() -> dict[str, str]:

@@ -480,3 +480,25 @@ def test_any_override_is_taken_or_refused(overrides: list[str]) -> None:
         load_config(None, overrides)
     except ConfigError as error:
         assert error.problems
+
+
+def test_a_file_nested_too_deeply_is_refused_in_words(tmp_path):
+    path = tmp_path / "deep.toml"
+    path.write_text("x = " + "[" * 100_000)
+    with pytest.raises(ConfigError, match="is nested too deeply"):
+        load_config(path)
+    with pytest.raises(ConfigError, match="training.lr"):
+        load_config(None, ["training.lr=" + "[" * 100_000])
+
+
+@pytest.mark.parametrize(
+    ("key", "bound"), [("seed", 2**63), ("federation.rounds", 2**31), ("training.max_steps", 2**31)]
+)
+def test_a_number_too_large_is_told_the_bound(key, bound):
+    with pytest.raises(ConfigError, match=f"{key} = {bound}: must be a whole number.*less than {bound};"):
+        load_config(None, [f"{key}={bound}"])
+
+
+def test_more_threads_than_a_machine_can_start_are_refused():
+    with pytest.raises(ConfigError, match="threads_per_worker = 100000: .* at most 1024"):
+        load_config(None, ["engine.threads_per_worker=100000"])

@@ -14,9 +14,11 @@ from fedsim import errors
 from fedsim.checkpoint import latest_checkpoint, weights_sha256
 from fedsim.config import RunConfig, load_config
 from fedsim.events import NullObserver
+from fedsim.measure.errors import RunFolderError
 from fedsim.measure.ledger import Ledger, unaccounted
 from fedsim.measure.runs import load_run
-from fedsim.runner import run, simulate
+from fedsim.runner import _claim, run, simulate
+from fedsim.server_app import new_folder, open_folder
 from strategies.records import wire_bytes
 
 SMALL = ["task.name=digits", "model.name=mlp", "federation.num_clients=6", "federation.rounds=2", "output.report=false"]
@@ -266,3 +268,74 @@ def test_simulate_takes_a_config_made_in_python(tmp_path):
         output={"folder": str(tmp_path), "report": False},
     )
     assert simulate(config).metrics["server_accuracy"] > 0.5
+
+
+def files_of(folder):
+    return {p.name: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_second_run_never_writes_into_the_folder_of_a_first(plain):
+    before = files_of(plain.folder)
+    with pytest.raises(RunFolderError, match="holds a run already; resume it or choose another name"):
+        simulate(settings(plain.folder.parent, "output.name=one", "engine.name=inline", "federation.rounds=1"))
+    assert files_of(plain.folder) == before
+
+
+def test_a_served_app_takes_the_folder_of_its_launcher_only(tmp_path, plain):
+    config = settings(tmp_path, "output.name=new")
+    made = new_folder(config)
+    assert open_folder(config).path == made.path
+    with pytest.raises(RunFolderError, match="holds a run already"):
+        open_folder(settings(plain.folder.parent, "output.name=one"))
+
+
+def test_runs_without_a_name_that_start_at_once_get_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedsim.runner.time.strftime", lambda form: "20260101-000000")
+    paths = [_claim(settings(tmp_path), resume=False)[1].path for _ in range(3)]
+    assert len(set(paths)) == 3
+    (tmp_path / paths[0].name / "config.toml").rename(tmp_path / "elsewhere")
+    assert _claim(settings(tmp_path), resume=False)[1].path not in paths
+
+
+def test_an_engine_that_does_not_start_is_named_and_leaves_a_folder_that_says_so(tmp_path):
+    config = settings(tmp_path, "output.name=lost", "engine.ray_address=nowhere")
+    with pytest.raises(errors.EngineError, match="engine.ray_address = nowhere: .*could not be started.*doctor"):
+        simulate(config)
+    record = json.loads((tmp_path / "lost" / "run.json").read_text())
+    assert record["status"] == "failed" and "nowhere" in record["exit_reason"] and record["ended"]
+
+
+class InterruptingAtOnce(NullObserver):
+    def started(self, config, folder):
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_before_the_first_round_leaves_a_folder_that_says_so(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(settings(tmp_path, "output.name=early", "output.report=true"), InterruptingAtOnce())
+    assert json.loads((tmp_path / "early" / "run.json").read_text())["status"] == "stopped"
+
+
+def test_a_model_that_a_server_step_ruins_is_never_the_last_good_one(tmp_path):
+    more = ["output.name=ruined", "engine.name=inline", "strategy.name=fedadam", "strategy.server_lr=1e300"]
+    with pytest.raises(errors.FedsimError, match="would hold NaN or infinity.*lower training.lr") as caught:
+        simulate(settings(tmp_path, *more))
+    assert errors.exit_code_of(caught.value) == errors.FAILED
+    point = latest_checkpoint(tmp_path / "ruined" / "checkpoints")
+    assert point.round == 0 and all(np.isfinite(a).all() for a in point.state.arrays.values())
+
+
+def test_resuming_where_every_checkpoint_is_damaged_is_refused_and_keeps_the_records(tmp_path):
+    config = settings(tmp_path, "output.name=hurt", "engine.name=inline", "federation.rounds=1")
+    folder = simulate(config).folder
+    for path in (folder / "checkpoints").glob("*"):
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(errors.FedsimError, match="none of 1 checkpoints can be read.*checksum does not match"):
+        simulate(config, resume=True)
+    assert Ledger.read(folder).rounds() == [1]
+
+
+@pytest.mark.parametrize("config", [1, None, {"seed": 1}, "settings.toml"])
+def test_simulate_names_what_it_takes(config):
+    with pytest.raises(TypeError, match="must be a RunConfig: make one with fedsim.config.load_config"):
+        simulate(config)

@@ -11,7 +11,9 @@ from PIL import Image
 
 from fedsim.measure._plotly import figure
 from fedsim.measure.charts import charts
-from fedsim.measure.errors import ReportError, RunFolderError
+from fedsim.measure.errors import LedgerError, ReportError, RunFolderError
+from fedsim.measure.ledger import Ledger
+from fedsim.measure.metrics import Metrics
 from fedsim.measure.report import Options, write_report
 from fedsim.measure.runfolder import RunFolder, now
 from fedsim.measure.runs import load_run
@@ -190,3 +192,26 @@ def test_a_hundred_rounds_of_a_hundred_clients_take_seconds(make_run: MakeRun) -
     write_report([run])
     spent_s = time.process_time() - began
     assert spent_s < 10, f"{spent_s:.1f} s of CPU for 100 x 100 turns"
+
+
+@pytest.mark.parametrize("name", ["ledger", "clients", "metrics"])
+def test_a_damaged_table_is_named_and_its_copy_is_offered(tmp_path, name):
+    ledger = Ledger(tmp_path)
+    ledger.write()
+    Metrics(tmp_path).write()
+    read = Metrics.read if name == "metrics" else Ledger.read
+    (tmp_path / f"{name}.parquet").write_bytes(b"PAR1")
+    with pytest.raises(LedgerError, match=f"{name}.parquet is damaged .*delete it, and {name}.csv is read"):
+        read(tmp_path)
+    (tmp_path / f"{name}.parquet").unlink()
+    (tmp_path / f"{name}.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(LedgerError, match=f"{name}.csv is damaged .*restore it"):
+        read(tmp_path)
+
+
+def test_a_report_of_a_damaged_ledger_is_refused_not_empty(tmp_path):
+    RunFolder.create(tmp_path, "seed = 1\n", 1, {}, now())
+    assert load_run(tmp_path).entries.num_rows == 0
+    (tmp_path / "ledger.parquet").write_bytes(b"PAR1")
+    with pytest.raises(LedgerError, match="ledger.parquet is damaged"):
+        load_run(tmp_path)

@@ -105,3 +105,27 @@ def test_environment_tells_versions_and_source(tmp_path: Path) -> None:
     assert set(found["versions"]) == {"python", "fedsim", "flwr", "ray", "torch", "numpy"}
     assert found["cpu_count"] >= 1
     assert environment(tmp_path)["git"] is None
+
+
+@pytest.mark.parametrize("place", ["file/run", "file", "/proc/nothing/run", "a\0b"])
+def test_a_place_where_no_folder_can_be_made_is_named_with_the_reason(tmp_path, place):
+    (tmp_path / "file").write_text("here")
+    with pytest.raises(RunFolderError, match="cannot be made there|is a file|zero character"):
+        RunFolder.create(tmp_path / place, "seed = 1\n", 1, {}, START)
+    assert (tmp_path / "file").read_text() == "here"
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ('{"status": "done", "started": "", "seed": 1}', "status 'done' is none of running"),
+        ('{"status": "failed", "started": 5, "seed": 1}', "started is 5, no str"),
+        ('{"status": "failed", "started": "", "seed": "<b>"}', "seed is '<b>', no int"),
+        ('{"status": "failed", "started": "", "seed": 1, "notes": []}', "notes is .*, no dict"),
+    ],
+)
+def test_a_record_with_values_of_other_kinds_is_refused(tmp_path, content, text):
+    folder = make(tmp_path)
+    folder.run.write_text(content)
+    with pytest.raises(RunFolderError, match=f"is not a run's record.*{text}"):
+        folder.record()

@@ -189,3 +189,9 @@ def test_words_and_their_vectors() -> None:
     assert hashed_words(["cat"], 64)[0, 40] == -8
     with pytest.raises(BadOption, match="dim 1 must be at least 2"):
         hashed_words(["cat"], 1)
+
+
+@pytest.mark.parametrize("options", [{"seed": -1}, {"seed": "x"}, {"test_fraction": "half"}, {"test_fraction": (1, 2)}])
+def test_options_that_a_loader_cannot_take_are_named_with_those_that_work(options):
+    with pytest.raises(BadOption, match="data set 'digits' cannot be made with .*: give values of the kind"):
+        load_dataset("digits", **options)

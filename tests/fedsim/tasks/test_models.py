@@ -83,3 +83,18 @@ def test_image_models_refuse_vectors_and_all_refuse_one_class() -> None:
             build_model(name, input_shape=(30,), num_classes=2, seed=0)
     with pytest.raises(BadOption, match="num_classes 1 must be at least 2"):
         build_model("mlp", input_shape=(30,), num_classes=1, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("mlp", {"hidden": -1}),
+        ("mlp", {"hidden": (10**14,)}),
+        ("mlp", {"hidden": ("a", "b")}),
+        ("cnn", {"width": "x"}),
+        ("cnn", {"width": 1.5}),
+    ],
+)
+def test_options_that_a_model_cannot_be_made_with_are_named_with_those_that_work(name, options):
+    with pytest.raises(BadOption, match=f"model '{name}' cannot be made with .*: give values of the kind"):
+        build_model(name, input_shape=(1, 28, 28), num_classes=10, seed=0, **options)
