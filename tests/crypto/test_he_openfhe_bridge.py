@@ -61,6 +61,21 @@ def test_an_interpreter_without_the_library_says_why(tmp_path: Path) -> None:
     assert find.why_not(path) == "ModuleNotFoundError: No module named 'openfhe'"
 
 
+def test_a_named_interpreter_is_tried_by_using_it_and_explained_if_that_fails(tmp_path: Path) -> None:
+    path = fake_interpreter(tmp_path, "")
+    Path(path).write_text(
+        '#!/bin/sh\necho "$2" >> calls\necho "ImportError: no openfhe" >&2\nexit 1\n'.replace(
+            "calls", str(tmp_path / "calls")
+        )
+    )
+    with pytest.raises(BackendUnavailable, match="ImportError: no openfhe.*make openfhe"):
+        Bridge(path, timeout_s=60).call("open", SPEC)
+    first, probe = (tmp_path / "calls").read_text().splitlines()
+    assert first.endswith("worker.py") and probe == "-c"
+    with pytest.raises(BackendUnavailable, match="/nonexistent/python: FileNotFoundError"):
+        Bridge("/nonexistent/python").call("open", SPEC)
+
+
 def test_a_crash_becomes_an_error_that_names_the_signal(tmp_path: Path) -> None:
     bridge = Bridge(fake_interpreter(tmp_path, "echo last words >&2; kill -SEGV $$"), timeout_s=60)
     with pytest.raises(BackendFailed, match=r"ended by SIGSEGV during 'open'.*last words"):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import fedsim.client_app as client_app
@@ -33,7 +34,15 @@ from strategies.plan import RoundPlan
 from strategies.state import load_state_arrays
 
 SMALL = ["task.name=digits", "model.name=mlp", "federation.num_clients=6", "federation.rounds=2", "output.report=false"]
-LEARNING = ["federation.rounds=4", "training.lr=0.1", "training.momentum=0.9", "engine.name=inline"]
+# Trained until few images lie near a border: differences of 1e-6 in a round's weights grow a thousandfold in the next.
+LEARNING = [
+    "federation.rounds=3",
+    "training.lr=0.2",
+    "training.momentum=0.5",
+    "training.epochs=5",
+    "data.scheme=iid",
+    "engine.name=inline",
+]
 
 
 def reason_without(find) -> str:
@@ -70,7 +79,6 @@ class Watched:
     result: object
     keys: KeyRing
     first: dict = field(default_factory=dict)
-    shown: str = ""
 
     def accuracy(self) -> float:
         """Over all 1797 images, so that one image is 0.06 points."""
@@ -78,13 +86,7 @@ class Watched:
         load_state_arrays(site.model, self.result.state.arrays)
         x = np.concatenate([site.dataset.train_x, site.dataset.test_x])
         y = np.concatenate([site.dataset.train_y, site.dataset.test_y])
-        return evaluate(site.model, as_inputs(x), client_app_labels(y)).accuracy
-
-
-def client_app_labels(y):
-    import torch
-
-    return torch.from_numpy(y.astype(np.int64))
+        return evaluate(site.model, as_inputs(x), torch.from_numpy(y.astype(np.int64))).accuracy
 
 
 def watched(folder: Path, *more: str) -> Watched:
@@ -154,7 +156,7 @@ def test_weights_after_a_round_are_within_the_error_bound_of_plain(protected, pl
 @each_protection
 def test_accuracy_equals_plain_within_a_fifth_of_a_point(protected, plain, name):
     reached = plain.accuracy()
-    assert reached > 0.6
+    assert reached > 0.9
     assert abs(protected(name).accuracy() - reached) <= 0.002
 
 
@@ -446,7 +448,7 @@ def test_clipping_is_measured_and_said_above_one_percent(tmp_path):
 
 @needs_seal
 def test_without_clipping_nothing_is_said(protected, plain):
-    assert clipped(protected("bfv").result.folder) == {1: 0.0, 2: 0.0, 3: 0.0, 4: 0.0}
+    assert clipped(protected("bfv").result.folder) == {1: 0.0, 2: 0.0, 3: 0.0}
     assert clipped(plain.result.folder) == {}
 
 
@@ -470,6 +472,7 @@ def test_each_run_has_keys_of_its_own(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @needs_seal
 def test_the_default_task_reaches_plains_accuracy_under_bfv(tmp_path):
     reached = {}
