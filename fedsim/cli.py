@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 
 from fedsim._cli.exits import exits, stoppable
+from fedsim._cli.privacy import privacy
 from fedsim.errors import EXIT_CODES, OK, UNAVAILABLE
 
 _EPILOG = "Exit codes: " + "; ".join(f"{code}: {text.split(';')[0]}" for code, text in EXIT_CODES.items()) + "."
@@ -176,6 +177,9 @@ def config_(
     with exits():
         settings = load_config(config, set_ or [])
     typer.echo(whole() if template else to_toml(settings), nl=False)
+
+
+app.command()(privacy)
 
 
 def main() -> None:

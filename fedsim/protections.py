@@ -171,10 +171,10 @@ def fresh_keys(protection: Protection, plan: Plan) -> Iterator[KeyRing]:
 @contextmanager
 def _helper(protection: PreambleProtection, plan: Plan, root: Path) -> Iterator[None]:
     """Make the helper's key pair, hand out the public key, and run the helper until the end of the block."""
-    found = preamble.sized(protection, plan)
+    parameters = protection.secure_sum(plan).parameters
     write_bundles(preamble.make_keys(), {role: root / role for role in (SERVER, CLIENTS, HELPER)})
     task, address = root / HELPER / "task.json", root / HELPER / "socket"
-    Task(run=protection.run, plan=plan, parameters=found.parameters, rounds=protection.rounds).write(task)
+    Task(run=protection.run, plan=plan, parameters=parameters, rounds=protection.rounds).write(task)
     (root / SERVER / ADDRESS_FILE).write_text(str(address), encoding="utf-8")
     with helper_process(task, root / HELPER, address, root / HELPER / "log.txt"):
         yield

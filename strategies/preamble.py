@@ -277,7 +277,9 @@ def _fraction_bits(p: PreambleProtection, sensitivity: float, sigma: float, clie
     ring_bits = {Group.Z32: 32, Group.Z64: 64, Group.FIELD64: 63}[_group(p)]
     limits = [ring_bits - 1 - log2(largest), _BLOCK_BITS - log2(sensitivity), _SIGMA_BITS - log2(sigma)]
     if p.verify == "norm":
-        limits.append(MAX_NORM_BITS // words - 1 - log2(sensitivity))
+        # Bits of a word, sign included: few enough to prove, and no sum of squares may wrap in the field.
+        word_bits = min(MAX_NORM_BITS // words, floor((64 - log2(words)) / 2))
+        limits.append(word_bits - 2 - log2(sensitivity))
     # A hair below, so that no party's rounding of the logarithm decides.
     return min(_MOST_FRACTION_BITS, floor(min(limits) - 1e-6))
 
