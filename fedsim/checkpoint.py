@@ -1,7 +1,7 @@
 """The model of the last good rounds on disk: written atomically, checked when read, no pickle.
 
 One file a round, ``checkpoints/round-000012.ckpt``: a line of JSON (format version, round, length of the model, SHA-256
-of the rest), the model and the strategy's own arrays, both in the safetensors format.
+of all), the model and the strategy's own arrays, both in the safetensors format.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path
         "version": _VERSION,
         "round": checkpoint.round,
         "model_bytes": len(model),
-        "sha256": hashlib.sha256(model + own).hexdigest(),
+        "sha256": _digest(checkpoint.round, len(model), model + own),
     }
     line = json.dumps(head).encode() + b"\n"
     path = folder / f"round-{checkpoint.round:06d}.ckpt"
@@ -64,6 +64,12 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path
     for old in sorted(folder.glob("round-*.ckpt"))[:-keep]:
         old.unlink()
     return path
+
+
+def _digest(server_round: int, model_bytes: int, body: bytes) -> str:
+    digest = hashlib.sha256(f"{_VERSION} {server_round} {model_bytes}\n".encode())
+    digest.update(body)
+    return digest.hexdigest()
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -79,7 +85,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         version, size, digest, at = head["version"], head["model_bytes"], head["sha256"], head["round"]
         if version != _VERSION:
             raise FedsimError(f"{path} has format version {version}: this program reads {_VERSION}; start a new run")
-        if hashlib.sha256(body).hexdigest() != digest:
+        if _digest(at, size, body) != digest:
             raise FedsimError(f"{path} is damaged: its checksum does not match; use an older checkpoint")
         own = load(body[size:]) if len(body) > size else {}
         return Checkpoint(int(at), model_from_bytes(body[:size]), dict(own))

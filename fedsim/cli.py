@@ -17,7 +17,9 @@ from typing import Annotated
 import typer
 
 from fedsim._cli.exits import exits, stoppable
+from fedsim._cli.keys import keys
 from fedsim._cli.privacy import privacy
+from fedsim._cli.sizes import sizes
 from fedsim.errors import EXIT_CODES, OK, UNAVAILABLE
 
 _EPILOG = "Exit codes: " + "; ".join(f"{code}: {text.split(';')[0]}" for code, text in EXIT_CODES.items()) + "."
@@ -180,6 +182,8 @@ def config_(
 
 
 app.command()(privacy)
+app.command()(keys)
+app.command()(sizes)
 
 
 def main() -> None:

@@ -164,7 +164,8 @@ def partition_id(context: Context) -> int:
 
 def _receive(content: RecordDict, site: Site, context: Context) -> NamedArrays:
     """Return the global model, with this client's own buffers where they do not travel."""
-    state = open_model(content, site.protection, site.initial, site.buffer_names)
+    opened = open_model(content, site.protection, site.initial, site.buffer_names)
+    state = site.half.complete(content, opened, context.state)
     own = context.state.get("buffers")
     if isinstance(own, ArrayRecord):
         return NamedArrays({**state.arrays, **read_model(own).arrays}, state.dtypes)

@@ -34,7 +34,9 @@ OPTIONAL = {
     "flwr_datasets": ("Hugging Face data sets and cross-checks of the partitioners", "pip install 'fedsim[datasets]'"),
     "torchvision": ("torchvision's data sets", "pip install 'fedsim[vision]'"),
 }
-OPENFHE_REMEDY = "`make openfhe`, or name an interpreter that imports openfhe in protection.interpreter"
+OPENFHE_REMEDY = (
+    "`make openfhe`, or name an interpreter that imports openfhe in FEDSIM_OPENFHE_PYTHON or protection.interpreter"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from fedsim.config import (
     OpenFheThresholdConfig,
     PreambleConfig,
     RunConfig,
+    with_values,
 )
 from fedsim.helper import Task, helper_process
 from strategies import preamble
@@ -106,6 +107,22 @@ def _scheme(p: Any) -> tuple[str, dict[str, Any], OpenedBy, int]:
     assert isinstance(p, OpenFheThresholdConfig)
     options = {"parties": p.committee_size, "base": p.base, "flooding": p.flooding, "python": p.interpreter}
     return "crypto.he_openfhe_threshold:threshold_sum", options, "committee", p.committee_size
+
+
+def with_interpreter(config: RunConfig) -> RunConfig:
+    """Return the settings with the interpreter that loads OpenFHE, so that only this process has to search.
+
+    Clients on other machines have their own: under a Ray cluster's address each process searches.
+
+    Raises:
+        BackendUnavailable: no interpreter loads it; lists what was tried.
+    """
+    p = config.protection
+    if p.needs != "openfhe" or getattr(p, "interpreter", None) or config.engine.ray_address:
+        return config
+    from crypto._openfhe.find import find_python
+
+    return with_values(config, {"protection.interpreter": find_python()})
 
 
 def openfhe_ckks(

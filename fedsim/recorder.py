@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from crypto.fixed_point import CLIPPING_WARNING_SHARE
 from fedsim.checkpoint import Checkpoint, save_checkpoint
 from fedsim.events import Observer, RoundEnd
 from fedsim.measure.ledger import HELPER, SERVER, ClientRound, Entry, Ledger
@@ -85,8 +86,8 @@ class Recorder:
         self.metrics.write()
 
     def _book(self, record: RoundRecord) -> None:
-        for node, item in record.pairs():
-            self.ledger.extend(_entries(record, node.partition_id, item))
+        for at, (node, item) in enumerate(record.pairs()):
+            self.ledger.extend(_entries(record, at, node.partition_id, item))
         for client, item in record.evaluated.items():
             self.ledger.extend(_evaluation_entries(record, client, item))
         for client, item in record.committee.items():
@@ -108,10 +109,26 @@ class Recorder:
                 self.metrics.extend(record.round, "server" if side == "server" else "client", found)
         trained = {k: v for k, v in record.metrics.items() if k.startswith("train_")}
         self.metrics.extend(record.round, "client", trained)
+        if self.site.protection.bounded:
+            self._measure_clipping(record)
         counts = {"sampled": len(record.nodes), "accepted": record.accepted, "round_s": record.round_s}
         self.metrics.extend(record.round, "server", counts)
         self.metrics.flush()
         self.last, self.last_round = dict(record.metrics), record.round
+
+    def _measure_clipping(self, record: RoundRecord) -> None:
+        """Note which share of the coordinates was clipped before sealing, and say so where it harms."""
+        share = clipped_share(record)
+        if share is None:
+            return
+        self.metrics.extend(record.round, "client", {"clipped_share": share})
+        if share > CLIPPING_WARNING_SHARE:
+            key = "clip" if hasattr(self.site.config.protection, "clip") else "bound"
+            self.watcher.note(
+                f"round {record.round}: {share:.1%} of the coordinates lie outside the bound "
+                f"{self.site.protection.bound:g} and were clipped: at most {CLIPPING_WARNING_SHARE:.0%} is harmless; "
+                f"raise protection.{key}, or set training.clip_norm"
+            )
 
     def _checkpoint(self, record: RoundRecord, strategy: Served) -> None:
         output = self.site.config.output
@@ -136,9 +153,17 @@ class Recorder:
         )
 
 
-def _entries(record: RoundRecord, client: int, item: Delivered) -> list[Entry]:
-    """Return one client's phases of a training round."""
+def clipped_share(record: RoundRecord) -> float | None:
+    """Return the share of coordinates that the accepted clients clipped, or ``None`` where none was counted."""
+    phases = [item.phases for item in record.delivered if not item.error]
+    coordinates = sum(each.get("coordinates", 0.0) for each in phases)
+    return sum(each.get("clipped", 0.0) for each in phases) / coordinates if coordinates else None
+
+
+def _entries(record: RoundRecord, at: int, client: int, item: Delivered) -> list[Entry]:
+    """Return the phases of a training round of the client that was sampled at this place."""
     entries = []
+    downloaded, logical = record.download(at)
     for phase in _CLIENT_PHASES:
         sent = phase == "upload"
         received = phase == "download"
@@ -150,8 +175,8 @@ def _entries(record: RoundRecord, client: int, item: Delivered) -> list[Entry]:
                 round=record.round,
                 client=client,
                 phase=phase,
-                logical_bytes=item.sealed_bytes if sent else record.logical_download_bytes if received else 0,
-                wire_bytes=item.upload_bytes if sent else record.download_bytes if received else 0,
+                logical_bytes=item.sealed_bytes if sent else logical if received else 0,
+                wire_bytes=item.upload_bytes if sent else downloaded if received else 0,
                 measured_s=seconds or 0.0,
                 flops=int(item.phases.get(f"{phase}_flops", 0)),
                 outcome=outcome(item) if sent else "ok",
@@ -246,4 +271,4 @@ def outcome(item: Delivered) -> str:
     return {LATE: "late", REJECTED: "rejected"}.get(item.error_code, "dropped")
 
 
-__all__ = ["Recorder", "outcome"]
+__all__ = ["Recorder", "clipped_share", "outcome"]

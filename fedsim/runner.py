@@ -17,7 +17,7 @@ from fedsim.events import NullObserver, Observer
 from fedsim.measure.runfolder import RunFolder
 from fedsim.measure.runs import load_run
 from fedsim.measure.summary import rows, summarize
-from fedsim.protections import KeyRing, fresh_keys
+from fedsim.protections import KeyRing, fresh_keys, with_interpreter
 from fedsim.server_app import Outcome, folder_path, open_folder, serve_in
 from fedsim.simulation.grid import SimulationGrid
 from fedsim.site import Site, secure_plan, server_site_of, site_of
@@ -73,7 +73,7 @@ def run(config: RunConfig, observer: Observer, *, resume: bool = False) -> RunRe
         KeyboardInterrupt: the folder is consistent and says ``stopped``.
     """
     config = _named(config)
-    run_config = to_run_config(config)
+    run_config = to_run_config(with_interpreter(config))
     if resume:
         _check_resumable(config)
     sizing = site_of(run_config)

@@ -167,13 +167,13 @@ def read_state(model: nn.Module) -> NamedArrays:
 
 def secure_plan(site: Site) -> Plan:
     """Return what the run will ask of its secure sum, known before round 1."""
-    federation = site.config.federation
-    strategy = server_half(
-        site.config, protection=site.protection, buffers=buffer_rule(site), weighting=federation.weighting
-    )
-    return Plan(
-        length=strategy.longest(site.initial.layout).length, clients=federation.sampled, bound=site.protection.bound
-    )
+    layout, federation = site.initial.layout, site.config.federation
+    if not site.config.strategy.name.startswith("flwr:"):
+        strategy = server_half(
+            site.config, protection=site.protection, buffers=buffer_rule(site), weighting=federation.weighting
+        )
+        layout = strategy.longest(layout)
+    return Plan(length=layout.length, clients=federation.sampled, bound=site.protection.bound)
 
 
 def buffer_rule(site: Site) -> BufferRule:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from crypto import CryptoError
 from fedsim.checkpoint import weights_sha256
 from fedsim.config import FlwrStrategyConfig
+from fedsim.errors import FedsimError
 from fedsim.recorder import Recorder
 from fedsim.site import Site
 from strategies.errors import EmptyRound, TooFewReplies
@@ -182,7 +183,7 @@ def run_stock(grid: Grid, site: Site, recorder: Recorder) -> tuple[NamedArrays, 
 
     Raises:
         EmptyRound, TooFewReplies: as in our own loop.
-        TypeError, ValueError: Flower refuses the strategy's options.
+        FedsimError: Flower refuses the strategy's options.
     """
     federation = site.config.federation
     nodes = discover(grid, Participation(min_nodes=federation.num_clients), ask=False)
@@ -221,8 +222,17 @@ def _build(site: Site) -> flower_strategies.Strategy:
         "min_train_nodes": 1,
         "min_evaluate_nodes": 1 if federation.client_evaluation_fraction else 0,
         "min_available_nodes": federation.num_clients,
+        **(_for_q_fedavg(site) if config.class_name == "QFedAvg" else {}),
         **config.options,
     }
-    strategy = getattr(flower_strategies, config.class_name)(**options)
+    try:
+        strategy = getattr(flower_strategies, config.class_name)(**options)
+    except (TypeError, ValueError) as error:
+        raise FedsimError(f"Flower refuses {config.class_name} with {config.options}: {error}") from error
     assert isinstance(strategy, flower_strategies.Strategy)
     return strategy
+
+
+def _for_q_fedavg(site: Site) -> dict[str, Any]:
+    """Return what Flower's q-FedAvg needs to know of our clients."""
+    return {"client_learning_rate": site.config.training.lr, "train_loss_key": "loss"}

@@ -163,6 +163,10 @@ class FederatedStrategy(Strategy):
         """Return the strategy's own scalars for the client half."""
         return {}
 
+    def contents(self, content: RecordDict, nodes: list[Node], server_round: int) -> list[RecordDict]:
+        """Return each client's training message, made from that for all; alike unless a strategy knows better."""
+        return [content] * len(nodes)
+
     @abstractmethod
     def apply(self, mean: dict[str, NDArray[np.float64]], server_round: int) -> None:
         """Update :attr:`state` from the weighted mean of what clients sent, float64 arrays by name."""
@@ -256,7 +260,7 @@ class FederatedStrategy(Strategy):
         plan, layout = self._plan(server_round, rounds, record.nodes)
         content = self._content(plan, train_config)
         record.download_bytes, record.logical_download_bytes = wire_bytes(content), logical_bytes(content)
-        messages = self._messages(content, record.nodes, MessageType.TRAIN, server_round)
+        messages = self._training_messages(content, record)
         fold = self._fold(grid, messages, plan.tag(layout.length), record, self.participation.deadline_s or timeout)
         self._check_counts(record)
         self._settle(fold, plan, layout, record, grid)
@@ -303,6 +307,16 @@ class FederatedStrategy(Strategy):
         """Return what a client is sent after this round: the model, or the last sealed total, and a plan."""
         plan, _ = self._plan(server_round, server_round, [])
         return self._content(plan, None)
+
+    def _training_messages(self, content: RecordDict, record: RoundRecord) -> list[Message]:
+        contents, group = self.contents(content, record.nodes, record.round), str(record.round)
+        distinct = {id(c): c for c in contents}
+        sizes = {key: (wire_bytes(c), logical_bytes(c)) for key, c in distinct.items()}
+        record.downloads = [sizes[id(c)] for c in contents]
+        return [
+            Message(c, dst_node_id=n.node_id, message_type=MessageType.TRAIN, group_id=group)
+            for c, n in zip(contents, record.nodes, strict=True)
+        ]
 
     @staticmethod
     def _messages(content: RecordDict, nodes: list[Node], kind: str, server_round: int) -> list[Message]:
@@ -435,7 +449,7 @@ class FederatedStrategy(Strategy):
         self._pending.nodes = self.participation.sample(self._nodes, self.seed, server_round)
         plan, layout = self._plan(server_round, server_round, self._pending.nodes)
         self._pending_plan = plan, layout
-        return self._messages(self._content(plan, config), self._pending.nodes, MessageType.TRAIN, server_round)
+        return self._training_messages(self._content(plan, config), self._pending)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

@@ -33,6 +33,10 @@ class ClientHalf:
     def prepare(self, model: nn.Module, plan: RoundPlan) -> None:
         """Shape the model before training (freeze, decompose); it holds the global weights already."""
 
+    def complete(self, content: RecordDict, state: NamedArrays, memory: RecordDict) -> NamedArrays:
+        """Return the whole global model from what a message brought and this client's own records of earlier rounds."""
+        return state
+
     def update(self, before: NamedArrays, after: NamedArrays, plan: RoundPlan) -> NamedArrays:
         """Return what travels, before weighting: the weights or their change, as the plan's payload says."""
         return after if plan.payload == "weights" else difference(before, after)
@@ -157,7 +161,7 @@ def seal_mod(
             return call_next(message, context)
         content = message.content
         known = read_model(context.state["fedsim-model"]) if "fedsim-model" in context.state else None  # type: ignore[arg-type]
-        before = open_model(content, protection, known, buffer_names)
+        before = side.complete(content, open_model(content, protection, known, buffer_names), context.state)
         context.state["fedsim-model"] = array_record(before)
         message.content = RecordDict({"arrays": array_record(before), "config": content["config"]})
         reply = call_next(message, context)

@@ -25,6 +25,7 @@ class RoundRecord:
         committee: the same for the committee's partial decryptions, by partition id.
         download_bytes: what Flower moves to one client for training.
         logical_download_bytes: of these, the model or the sealed total.
+        downloads: both for each sampled client, in order, where a strategy sends some clients less.
         metrics: means over clients (``train_*``, ``client_*``) and server-side evaluation (``server_*``).
         round_s: seconds from the first message to the applied update.
         evaluate_download_bytes, committee_download_bytes: what Flower moves to one client for these.
@@ -40,6 +41,7 @@ class RoundRecord:
     committee: dict[int, Delivered] = field(default_factory=dict)
     download_bytes: int = 0
     logical_download_bytes: int = 0
+    downloads: list[tuple[int, int]] = field(default_factory=list)
     evaluate_download_bytes: int = 0
     committee_download_bytes: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
@@ -55,6 +57,10 @@ class RoundRecord:
     def pairs(self) -> list[tuple[Node, Delivered]]:
         """The sampled clients with what they delivered."""
         return list(zip(self.nodes, self.delivered, strict=False))
+
+    def download(self, at: int) -> tuple[int, int]:
+        """Return the bytes that Flower moves to the sampled client at this place, and of these the model's."""
+        return self.downloads[at] if self.downloads else (self.download_bytes, self.logical_download_bytes)
 
     @property
     def failures(self) -> list[str]:

@@ -101,13 +101,15 @@ class Bridge:
     def _call_worker(self, head: dict[str, object], buffers: Sequence[Any]) -> list[Any]:
         deadline = time.monotonic() + self._timeout_s
         if self._worker is None or self._worker.owner != os.getpid():  # a forked child must not share the pipe
-            self._worker = _Worker(find_python(self._python))
+            self._worker = self._start()
         try:
             reply, out = self._worker.exchange(head, buffers, deadline)
         except BaseException as error:  # also KeyboardInterrupt: half an exchange leaves the pipe out of step
             worker, self._worker = self._worker, None
             worker.close(kill=True)
             if isinstance(error, _Died):
+                if self._python is not None and not worker.proven:
+                    find_python(self._python)  # tells why it does not load, if that is the reason
                 raise BackendFailed(
                     f"OpenFHE's worker {worker.fate()} during '{head['op']}': a call must end within "
                     f"{self._timeout_s:g} s; nothing was returned, the next call starts a new worker. "
@@ -117,6 +119,14 @@ class Bridge:
         if "error" in reply:
             raise _refused(head, reply["error"], reply["message"])
         return out
+
+    def _start(self) -> "_Worker":
+        """Start a worker. A named interpreter is tried by using it: a probe would load the library twice."""
+        try:
+            return _Worker(self._python or find_python())
+        except OSError as error:
+            find_python(self._python)
+            raise BackendUnavailable(f"{self._python} does not start ({error}): name another interpreter") from error
 
     @property
     def pid(self) -> int | None:
@@ -153,6 +163,8 @@ class _Worker:
 
     def __init__(self, python: str) -> None:
         self.owner = os.getpid()
+        #: Whether it has answered, so that its interpreter loads the library.
+        self.proven = False
         self._timed_out = False
         self._stderr: IO[bytes] = tempfile.TemporaryFile()
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
@@ -185,7 +197,9 @@ class _Worker:
         text_bytes, count = _HEAD.unpack(self._read(_HEAD.size, deadline))
         sizes = struct.unpack(f"<{count}Q", self._read(8 * count, deadline))
         reply = json.loads(self._read(text_bytes, deadline))
-        return reply, [self._read(size, deadline) for size in sizes]
+        out = [self._read(size, deadline) for size in sizes]
+        self.proven = True
+        return reply, out
 
     def _write(self, view: memoryview, deadline: float) -> None:
         while view.nbytes:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedsim._config.protections import CkksConfig, OpenFheThresholdConfig, PreambleConfig
 from fedsim._config.run import Settings
-from fedsim._config.strategies import FLWR_OPTIONS, FlwrStrategyConfig
+from fedsim._config.strategies import FLWR_OPTIONS, FedLuarConfig, FlwrStrategyConfig
 from fedsim.errors import Problem
 
 #: Data sets that come without client ids. The tasks' registry has the last word; this list answers before anything is
@@ -83,6 +83,16 @@ RULES: tuple[Rule, ...] = (
         _bad_options,
         "has an option that {strategy.class_name} does not take",
         "its options are: {strategy.option_names}",
+    ),
+    Rule(
+        ("strategy.downlink", "strategy.optimizer", "strategy.recycle"),
+        lambda c: (
+            isinstance(c.strategy, FedLuarConfig)
+            and c.strategy.downlink == "delta"
+            and (c.strategy.optimizer != "average" and c.strategy.recycle == "gradient")
+        ),
+        "needs steps that a client can repeat; those of {strategy.optimizer} depend on the server's moments",
+        "set strategy.recycle = step, or leave strategy.downlink out",
     ),
     Rule(
         ("federation.server_evaluation", "protection.name"),

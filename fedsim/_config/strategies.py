@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from fedsim._config.base import BelowOne, NotNegative, Options, Positive, Section
+from fedsim._config.base import BelowOne, Count, CountOrZero, NotNegative, Options, Positive, Section
 
 #: Flower's own strategies that average arrays -> the options of their own. What we set ourselves (fractions, minimum
 #: numbers, record keys, metric functions) is not among them; tree boosting and the wrappers that need a second
@@ -72,6 +72,48 @@ class FedAdamConfig(Strategy):
     tau: Positive = Field(default=1e-3, description="added to the root of the second moment")
 
 
+class FedLuarConfig(Strategy):
+    """Recycled updates for layers that change little, which are not sent (Kim et al. 2025; weighting = "uniform")."""
+
+    needs_opened_sum = True
+
+    name: Literal["fedluar"] = Field(default="fedluar", description="strategy")
+    delta: CountOrZero = Field(
+        default=2, description="layers that are recycled in a round, fewer than the model has; 0 is FedAvg"
+    )
+    sampler: Literal["score", "uniform", "round_robin", "deterministic"] = Field(
+        default="score", description="how they are drawn: score is the paper's, the others are controls"
+    )
+    drop: bool = Field(default=False, description="control: the drawn layers stand still instead")
+    group: Literal["tensor", "module"] = Field(
+        default="tensor", description="a layer is a kernel (the paper), or a kernel with its bias"
+    )
+    downlink: Literal["full", "delta"] = Field(
+        default="full", description="delta: clients are not sent down either what they can make themselves"
+    )
+    max_staleness: Count | None = Field(
+        default=None, description="rounds in a row that a layer may be recycled; not set: no limit, as in the paper"
+    )
+    refresh_on_lr_change: bool = Field(
+        default=True, description="no update is recycled that was made at half or twice today's learning rate"
+    )
+    layer_seed: int | None = Field(
+        default=None, ge=0, lt=2**63, description="seed of the draw of layers; not set: the run's"
+    )
+    mu: NotNegative = Field(default=0.0, description="weight of FedProx's proximal term")
+    optimizer: Literal["average", "momentum", "adam"] = Field(
+        default="average", description="what the server makes of the mean update"
+    )
+    server_lr: Positive = Field(default=1.0, description="server learning rate")
+    server_momentum: BelowOne = Field(default=0.9, description="momentum: decay")
+    beta1: BelowOne = Field(default=0.9, description="adam: decay of the first moment")
+    beta2: BelowOne = Field(default=0.99, description="adam: decay of the second moment")
+    tau: Positive = Field(default=1e-3, description="adam: added to the root of the second moment")
+    recycle: Literal["gradient", "step"] = Field(
+        default="gradient", description="what is applied again: the mean update, or the optimizer's step"
+    )
+
+
 class FlwrStrategyConfig(Strategy):
     """A strategy that comes with Flower, by the name of its class."""
 
@@ -100,6 +142,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "fedprox": FedProxConfig,
     "fedavgm": FedAvgMConfig,
     "fedadam": FedAdamConfig,
+    "fedluar": FedLuarConfig,
     "flwr": FlwrStrategyConfig,
 }
 
@@ -115,6 +158,7 @@ StrategyConfig = Annotated[
     | Annotated[FedProxConfig, Tag("fedprox")]
     | Annotated[FedAvgMConfig, Tag("fedavgm")]
     | Annotated[FedAdamConfig, Tag("fedadam")]
+    | Annotated[FedLuarConfig, Tag("fedluar")]
     | Annotated[FlwrStrategyConfig, Tag("flwr")],
     Discriminator(strategy_tag),
 ]

@@ -138,7 +138,7 @@ def uninterrupted() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, earlier)
+        signal.signal(signal.SIGINT, earlier or signal.SIG_DFL)
 
 
 def _reload_authentication() -> None:

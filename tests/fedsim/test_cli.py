@@ -193,7 +193,7 @@ def test_list_shows_choices_and_what_is_missing(monkeypatch: pytest.MonkeyPatch)
     assert lines["bfv"].endswith("[not available: tenseal: not here]")
     assert "not available" not in lines["preamble"]
     rows = json.loads(call("list", "strategies", "--json").stdout)["strategies"]
-    assert [row["name"] for row in rows] == ["fedavg", "fedprox", "fedavgm", "fedadam", "flwr:<ClassName>"]
+    assert [row["name"] for row in rows] == ["fedavg", "fedprox", "fedavgm", "fedadam", "fedluar", "flwr:<ClassName>"]
     assert rows[1]["summary"].endswith("Keys: mu.")
 
 

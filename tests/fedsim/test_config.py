@@ -167,6 +167,7 @@ BREAKERS = [
     ["strategy.name=fedadam", "protection.name=openfhe-bgv"],
     ["strategy.name=flwr:Krum", "protection.name=preamble"],
     ["strategy.name=flwr:FedAdam", "strategy.options.beta1=0.5"],
+    ["strategy.name=fedluar", "strategy.downlink=delta", "strategy.optimizer=adam"],
     ["protection.name=ckks", "federation.server_evaluation=true"],
     ["protection.name=preamble", "federation.weighting=examples"],
     ["data.scheme=natural-id"],

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from flwr.app import MetricRecord, RecordDict
+from flwr.app import Array, MetricRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 import fedsim.client_app as client_app
@@ -97,7 +97,7 @@ def break_client(monkeypatch, fault, rounds=(1, 2), client=3):
     inner = client_app.app._registered_funcs["train.default"]
 
     def broken(message, context):
-        hit = context.node_config["partition-id"] == client and int(message.metadata.group_id) in rounds
+        hit = context.node_config["partition-id"] == client and message.content["config"]["server-round"] in rounds
         return fault(inner, message, context) if hit else inner(message, context)
 
     monkeypatch.setitem(client_app.app._registered_funcs, "train.default", broken)
@@ -219,10 +219,9 @@ def test_flowers_strategies_run_by_name(tmp_path, name):
 def test_flowers_strategies_are_guarded_too(tmp_path, monkeypatch):
     def sends_nan(inner, message, context):
         reply = inner(message, context)
-        arrays = reply.content["arrays"].to_numpy_ndarrays(keep_input=True)
-        arrays[0][:] = np.nan
         record = reply.content["arrays"]
-        record[next(iter(record))] = type(next(iter(record.values())))(arrays[0])
+        name = next(iter(record))
+        record[name] = Array(np.full(record[name].shape, np.nan, np.float32))
         return reply
 
     break_client(monkeypatch, sends_nan)

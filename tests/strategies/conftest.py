@@ -106,7 +106,9 @@ def make_handler(update, examples=lambda client: client + 1, protection=None, ha
     def train(message, context):
         client = context.node_config["partition-id"]
         plan = RoundPlan.from_record(message.content["config"])
-        before = open_model(message.content, protection, None, buffer_names)
+        before = half.complete(
+            message.content, open_model(message.content, protection, None, buffer_names), context.state
+        )
         after = NamedArrays(update(client, dict(before.arrays), plan.round), before.dtypes)
         sealed = seal_update(
             half,

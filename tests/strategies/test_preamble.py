@@ -15,7 +15,7 @@ from fedsim.protections import fresh_keys
 from strategies.errors import HelperLost, Incompatible, TooFewReplies
 from strategies.fedavg import FedAdam, FedAvg, FedAvgM, FedProx
 from strategies.nodes import Participation
-from strategies.preamble import PreambleProtection, check_length, run_id, sized
+from strategies.preamble import PreambleProtection, padded, run_id, sized
 from strategies.records import NamedArrays, array_record, read_sealed, sealed_record
 
 LENGTH, CLIENTS, C = 1000, 5, 1.0
@@ -259,10 +259,19 @@ def test_weighting_by_examples_is_refused():
         FedAvg(protection=WHOLE, weighting="examples")
 
 
-def test_another_length_than_the_noise_is_for_is_refused():
-    tag = Tag(round=3, layout_hash=bytes(16), length=LENGTH - 1)
-    with pytest.raises(BudgetExceeded, match=r"round 3 sums 999 coordinates: the guarantee was computed for 1000"):
-        check_length(PLAN, tag)
+def test_shorter_rounds_are_filled_up_and_longer_ones_refused(parties):
+    server, client = parties()
+    tag = Tag(round=1, layout_hash=bytes(16), length=10)
+    fold = server.fold(PLAN, tag)
+    sealed = [client.sealer(PLAN).seal(np.full(10, v), tag) for v in (0.1, 0.2)]
+    assert all("rejected" not in relay(fold, parts) for parts in sealed)
+    assert len({len(p) for parts in sealed for p in parts}) == 2
+    fold._settle()
+    np.testing.assert_allclose(server.opener(PLAN).open(fold.totals(), tag), np.full(10, 0.3), atol=1e-6)
+    with pytest.raises(BudgetExceeded, match=r"round 3 sums 1001 coordinates: the plan's longest round has 1000"):
+        padded(PLAN, Tag(round=3, layout_hash=bytes(16), length=LENGTH + 1))
+    with pytest.raises(InputError, match=r"vector of shape \(9,\)"):
+        client.sealer(PLAN).seal(np.zeros(9), tag)
 
 
 def test_sealing_without_keys_is_refused():
