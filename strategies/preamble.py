@@ -313,7 +313,8 @@ class _PaddingSealer(Sealer):
         if vector.shape != (tag.length,):
             raise InputError(f"vector of shape {vector.shape}: the round's has ({tag.length},); use the round's layout")
         whole = padded(self._plan, tag)
-        return self._inner.seal(np.pad(vector, (0, whole.length - tag.length)), whole)
+        filled = np.pad(vector.astype(np.float64, copy=False), (0, whole.length - tag.length))
+        return self._inner.seal(filled, whole)
 
     @property
     def clipped(self) -> int:
