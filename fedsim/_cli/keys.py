@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pydantic import JsonValue
 
 from fedsim._cli.exits import exits
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 ConfigFile = Annotated[Path | None, typer.Argument(help="Settings of the run as TOML; without one, the defaults.")]
 Sets = Annotated[
@@ -29,7 +31,7 @@ def keys(
         typer.echo(json.dumps(made) if as_json else _text(made))
 
 
-def make(out: Path, config: Path | None, assignments: list[str]) -> dict[str, JsonValue]:
+def make(out: Path, config: Path | None, assignments: list[str]) -> "dict[str, JsonValue]":
     """Make the keys that the settings need and return what is known of them in public.
 
     Args:
@@ -79,7 +81,7 @@ def make(out: Path, config: Path | None, assignments: list[str]) -> dict[str, Js
     }
 
 
-def _text(made: dict[str, JsonValue]) -> str:
+def _text(made: "dict[str, JsonValue]") -> str:
     lines = [f"key {made['key_id']} of {made['protection']}"]
     files = made["files"]
     assert isinstance(files, list)

@@ -112,6 +112,26 @@ def test_the_released_error_is_that_of_noise_and_sampling(toy_grid, toy_handler,
     assert np.mean(np.square(errors)) == pytest.approx(predicted, rel=0.12)
 
 
+@pytest.mark.slow
+def test_a_thousand_clients_err_as_predicted_within_5_percent(parties):
+    length, clients = 2**14, 1000
+    plan, tag = Plan(length=length, clients=clients, bound=C), Tag(round=1, layout_hash=bytes(16), length=length)
+    chosen = PreambleProtection(run=run_id("error"), rounds=1, epsilon=1.0, delta=1e-6)
+    server, client = parties(chosen, plan)
+    rng, want = np.random.default_rng(0), np.zeros(length)
+    fold, sealer = server.fold(plan, tag), client.sealer(plan)
+    for _ in range(clients):
+        vector = rng.standard_normal(length)
+        vector /= np.linalg.norm(vector)
+        want += vector
+        assert "rejected" not in relay(fold, sealer.seal(vector, tag))
+        if fold._leader.waiting == server.secure_sum(plan).parameters.batch:
+            fold._settle()
+    fold._settle()
+    got = server.opener(plan).open(fold.totals(), tag)
+    assert np.sum((got - want) ** 2) == pytest.approx(sized(chosen, plan).choice.error.total, rel=0.05)
+
+
 def noisy_sum(server, client, vectors, server_round):
     tag = Tag(round=server_round, layout_hash=bytes(16), length=LENGTH)
     fold = server.fold(PLAN, tag)
