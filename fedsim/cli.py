@@ -18,6 +18,7 @@ import typer
 
 from fedsim._cli.exits import exits, stoppable
 from fedsim._cli.keys import keys
+from fedsim._cli.privacy import privacy
 from fedsim._cli.sizes import sizes
 from fedsim.errors import EXIT_CODES, OK, UNAVAILABLE
 
@@ -180,6 +181,7 @@ def config_(
     typer.echo(whole() if template else to_toml(settings), nl=False)
 
 
+app.command()(privacy)
 app.command()(keys)
 app.command()(sizes)
 

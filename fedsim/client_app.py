@@ -56,7 +56,8 @@ def train_round(message: Message, context: Context) -> Message:
     )
     watch.lap("upload")
     costs = {"train_flops": float(result.forward_backward_flops or 0)}
-    costs |= {"clipped": float(sealed.clipped), "coordinates": float(sealed.length)}
+    if not site.protection.uniform_only:
+        costs |= {"clipped": float(sealed.clipped), "coordinates": float(sealed.length)}
     reply["phases"] = watch.record(costs)
     return Message(reply, reply_to=message)
 

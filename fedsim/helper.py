@@ -4,8 +4,8 @@
 
 Everything it promises follows from its own two files: the key (``FOLDER/helper/preamble.key``) and the task, which says
 what run, parameters, noise, rounds and smallest cohort its owner agreed to. The leader can choose none of these. It
-serves one connection at a time on a Unix socket (mode 0600), keeps one running sum, releases each round once, and ends
-when its standard input ends, so that it never outlives whoever started it.
+serves one connection at a time on a Unix socket (mode 0600), keeps one running sum and releases each round once. With
+`--tied` it ends when its standard input does, so that it never outlives whoever started it.
 """
 
 import argparse
@@ -244,18 +244,20 @@ def listen(path: Path) -> socket.socket:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the helper until standard input ends; returns the exit code."""
+    """Run the helper until it is stopped; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m fedsim.helper", description="The second aggregator of PREAMBLE.")
     parser.add_argument("--task", type=Path, required=True, help="what the owner agreed to, JSON")
     parser.add_argument("--keys", type=Path, required=True, help="folder that holds helper/preamble.key")
     parser.add_argument("--socket", type=Path, required=True, help="path of the socket to listen on")
+    parser.add_argument("--tied", action="store_true", help="end when standard input ends")
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="helper: %(message)s")
     bundle = load_key(given.keys, HELPER, "preamble")
     key = X25519PrivateKey.from_private_bytes(bundle.secret)
     helper = Helper(Task.read(given.task), key, given.keys / HELPER / "released.json")
     listener = listen(given.socket)
-    threading.Thread(target=_end_with, args=(sys.stdin.buffer,), daemon=True).start()
+    if given.tied:
+        threading.Thread(target=_end_with, args=(sys.stdin.buffer,), daemon=True).start()
     sys.stdout.buffer.write(READY)
     sys.stdout.buffer.flush()
     serve(helper, listener)
@@ -282,7 +284,13 @@ def helper_process(
         EngineError: it did not start; the message holds what it said.
     """
     places = {"--task": task, "--keys": keys, "--socket": socket_path}
-    command = [sys.executable, "-m", "fedsim.helper", *(str(word) for pair in places.items() for word in pair)]
+    command = [
+        sys.executable,
+        "-m",
+        "fedsim.helper",
+        "--tied",
+        *(str(word) for pair in places.items() for word in pair),
+    ]
     with log.open("wb") as said:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said)
     try:

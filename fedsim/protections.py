@@ -188,13 +188,23 @@ def fresh_keys(protection: Protection, plan: Plan) -> Iterator[KeyRing]:
 @contextmanager
 def _helper(protection: PreambleProtection, plan: Plan, root: Path) -> Iterator[None]:
     """Make the helper's key pair, hand out the public key, and run the helper until the end of the block."""
-    found = preamble.sized(protection, plan)
+    described = helper_task(protection, plan)
     write_bundles(preamble.make_keys(), {role: root / role for role in (SERVER, CLIENTS, HELPER)})
     task, address = root / HELPER / "task.json", root / HELPER / "socket"
-    Task(run=protection.run, plan=plan, parameters=found.parameters, rounds=protection.rounds).write(task)
+    described.write(task)
     (root / SERVER / ADDRESS_FILE).write_text(str(address), encoding="utf-8")
     with helper_process(task, root / HELPER, address, root / HELPER / "log.txt"):
         yield
+
+
+def helper_task(protection: PreambleProtection, plan: Plan) -> Task:
+    """Return what the helper's owner agrees to in a run.
+
+    Raises:
+        BudgetExceeded: the run does not fit the protection.
+    """
+    parameters = protection.secure_sum(plan).parameters
+    return Task(run=protection.run, plan=plan, parameters=parameters, rounds=protection.rounds)
 
 
 def write_bundles(bundles: Iterable[KeyBundle], folders: Mapping[str, Path]) -> list[Path]:

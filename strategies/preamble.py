@@ -6,7 +6,7 @@ where the helper listens.
 """
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from math import ceil, floor, inf, log2, log10, sqrt
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
 
 from crypto import BudgetExceeded, InputError, KeyMismatch, wire
 from crypto.base import FloatVector, Opener, Plan, Sealer, Tag
@@ -126,21 +127,20 @@ class PreambleProtection(Protection):
                 "protection 'preamble' needs the helper's public key and no folder of keys was given: name it "
                 "(node config 'keys', or FEDSIM_KEYS)"
             )
-        return self.secure_sum(plan).sealer()
+        return _PaddingSealer(self.secure_sum(plan).sealer(), plan)
 
     def opener(self, plan: Plan) -> Opener:
         """See :meth:`~strategies.protection.Protection.opener`; whoever holds both totals can."""
-        return self.secure_sum(plan).opener()
+        return _CuttingOpener(self.secure_sum(plan).opener(), plan)
 
     def fold(self, plan: Plan, tag: Tag) -> VerifiedFold:
         """See :meth:`~strategies.protection.Protection.fold`: verified together with the helper.
 
         Raises:
             HelperLost: there is no helper, or it refuses the round.
-            BudgetExceeded: the round's vector is shorter than what the guarantee was computed for.
+            BudgetExceeded: the round's vector is longer than the plan's.
         """
-        check_length(plan, tag)
-        secure = self.secure_sum(plan)
+        tag, secure = padded(plan, tag), self.secure_sum(plan)
         return VerifiedFold(partial(self.leader, secure, tag), self._link(secure, tag), tag, secure.parameters.batch)
 
     def leader(self, secure: PreambleSum, tag: Tag, verify_key: bytes) -> LeaderAdder:
@@ -221,8 +221,7 @@ def sized(protection: PreambleProtection, plan: Plan) -> Sized:
 
 
 def _public(protection: PreambleProtection) -> PreambleProtection:
-    fields = {k: v for k, v in vars(protection).items() if k not in ("keys", "role")}
-    return PreambleProtection(**fields)
+    return replace(protection, keys=None, role=CLIENTS)
 
 
 def _choose(p: PreambleProtection, plan: Plan) -> Choice:
@@ -277,7 +276,9 @@ def _fraction_bits(p: PreambleProtection, sensitivity: float, sigma: float, clie
     ring_bits = {Group.Z32: 32, Group.Z64: 64, Group.FIELD64: 63}[_group(p)]
     limits = [ring_bits - 1 - log2(largest), _BLOCK_BITS - log2(sensitivity), _SIGMA_BITS - log2(sigma)]
     if p.verify == "norm":
-        limits.append(MAX_NORM_BITS // words - 1 - log2(sensitivity))
+        # Bits of a word, sign included: few enough to prove, and no sum of squares may wrap in the field.
+        word_bits = min(MAX_NORM_BITS // words, floor((64 - log2(words)) / 2))
+        limits.append(word_bits - 2 - log2(sensitivity))
     # A hair below, so that no party's rounding of the logarithm decides.
     return min(_MOST_FRACTION_BITS, floor(min(limits) - 1e-6))
 
@@ -288,17 +289,44 @@ def _sum(protection: PreambleProtection, plan: Plan) -> PreambleSum:
     return PreambleSum(plan, sized(protection, plan).parameters, helper_key=key, run=protection.run)
 
 
-def check_length(plan: Plan, tag: Tag) -> None:
-    """Refuse a round whose vector is not of the length that the noise was computed for.
+def padded(plan: Plan, tag: Tag) -> Tag:
+    """Return the tag of a round whose vectors are filled up with zeros to the plan's length.
+
+    The noise was computed for that length; shorter vectors would hide among other numbers of blocks.
 
     Raises:
-        BudgetExceeded: it is not.
+        BudgetExceeded: the round's vectors are longer than the plan's.
     """
-    if tag.length != plan.length:
+    if tag.length > plan.length:
         raise BudgetExceeded(
-            f"round {tag.round} sums {tag.length} coordinates: the guarantee was computed for {plan.length}, and other "
-            "lengths hide among other numbers of blocks; let the same arrays travel in every round"
+            f"round {tag.round} sums {tag.length} coordinates: the plan's longest round has {plan.length}; size the "
+            "plan for the longest round"
         )
+    return replace(tag, length=plan.length)
+
+
+class _PaddingSealer(Sealer):
+    def __init__(self, inner: Sealer, plan: Plan) -> None:
+        self._inner, self._plan = inner, plan
+
+    def seal(self, vector: FloatVector, tag: Tag) -> list[bytes]:
+        if vector.shape != (tag.length,):
+            raise InputError(f"vector of shape {vector.shape}: the round's has ({tag.length},); use the round's layout")
+        whole = padded(self._plan, tag)
+        filled = np.pad(vector.astype(np.float64, copy=False), (0, whole.length - tag.length))
+        return self._inner.seal(filled, whole)
+
+    @property
+    def clipped(self) -> int:
+        return self._inner.clipped
+
+
+class _CuttingOpener(Opener):
+    def __init__(self, inner: Opener, plan: Plan) -> None:
+        self._inner, self._plan = inner, plan
+
+    def open(self, totals: list[bytes], tag: Tag) -> NDArray[np.float64]:
+        return self._inner.open(totals, padded(self._plan, tag))[: tag.length].copy()
 
 
 def run_id(*public: object) -> bytes:
@@ -378,10 +406,10 @@ __all__ = [
     "VERIFICATION",
     "PreambleProtection",
     "Sized",
-    "check_length",
     "describe",
     "helper_key",
     "make_keys",
+    "padded",
     "run_id",
     "sized",
 ]

@@ -9,6 +9,7 @@ from typer.testing import CliRunner, Result
 
 from crypto.keys import load_key
 from fedsim.cli import app
+from fedsim.helper import Task
 
 SMALL = ["--set", "task.name=digits", "--set", "model.name=mlp", "--protection", "bfv"]
 
@@ -52,11 +53,20 @@ def test_keys_are_never_overwritten(made: tuple[Path, Result]) -> None:
     assert (out / "clients" / "bfv.key").read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["plain", "preamble"])
-def test_a_protection_without_such_keys_is_refused(tmp_path: Path, name: str) -> None:
-    result = call("--protection", name, "--out", str(tmp_path / "keys"))
-    assert result.exit_code == 2 and f'protection.name = "{name}"' in result.output
+def test_a_protection_without_keys_is_refused(tmp_path: Path) -> None:
+    result = call("--protection", "plain", "--out", str(tmp_path / "keys"))
+    assert result.exit_code == 2 and 'protection.name = "plain"' in result.output
     assert not (tmp_path / "keys").exists()
+
+
+def test_preamble_gives_the_helper_its_key_and_its_task_and_the_others_the_public_key(tmp_path: Path) -> None:
+    sets = ["--set", "task.name=digits", "--set", "model.name=logistic", "--set", "protection.block_size=256"]
+    out = tmp_path / "keys"
+    result = call("--protection", "preamble", *sets, "--set", "protection.blocks=1", "--out", str(out), "--json")
+    assert result.exit_code == 0, result.output
+    made = json.loads(result.stdout)
+    assert {f["role"]: f["secret"] for f in made["files"]} == {"server": False, "clients": False, "helper": True}
+    assert Task.read(out / "helper" / "task.json").parameters.block_size == 256
 
 
 def test_a_plan_that_does_not_fit_makes_no_keys(tmp_path: Path) -> None:

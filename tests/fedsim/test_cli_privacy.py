@@ -1,0 +1,46 @@
+"""The command that sizes a PREAMBLE round."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from crypto.preamble.sizing import size
+from fedsim.cli import app
+
+RUN = CliRunner().invoke
+
+
+def test_the_numbers_are_the_sizing_tools():
+    result = RUN(app, ["privacy", "-d", "100000", "-n", "500", "--rounds", "3", "--bytes", "90000", "--json"])
+    values, want = json.loads(result.stdout), size(100_000, 500, 1.0, 1e-6, 3, 90_000)
+    assert (values["block_size_B"], values["blocks_k"]) == (want.shape.block_size, want.shape.groups)
+    assert values["sigma_each_aggregator"] == want.sigma
+    assert values["report_bytes"] == want.upload_bytes <= 90_000
+    assert values["epsilon_one_round"] < values["epsilon_all_rounds"] <= 1.0
+
+
+def test_given_blocks_are_kept_and_shown_for_people():
+    result = RUN(app, ["privacy", "-d", "4096", "--block-size", "256", "--blocks", "4"])
+    assert result.exit_code == 0
+    assert {line.split("  ")[0] for line in result.stdout.splitlines()} >= {"noise ratio", "report bytes", "saving"}
+
+
+def test_a_models_parameters_are_counted():
+    result = RUN(app, ["privacy", "--model", "logistic", "--block-size", "256", "--blocks", "1", "--json"])
+    assert json.loads(result.stdout)["dimension"] == 650
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ([], 2, "--dimension"),
+        (["-d", "4096", "--block-size", "256"], 2, "together"),
+        (["-d", "4096", "--bytes", "10"], 2, "raise the budget"),
+        (["-d", "4096", "--delta", "2"], 1, "delta"),
+    ],
+)
+def test_what_cannot_be_sized_says_why(words, code, message):
+    result = RUN(app, ["privacy", *words])
+    assert result.exit_code == code
+    assert message in result.stderr
