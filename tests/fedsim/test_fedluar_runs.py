@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from crypto._openfhe.find import find_python
+from crypto.errors import BackendUnavailable
 from fedsim.checkpoint import latest_checkpoint
 from fedsim.config import load_config
 from fedsim.events import NullObserver
@@ -92,3 +94,20 @@ def test_clients_train_the_layers_that_they_do_not_send(tmp_path, monkeypatch):
     monkeypatch.setattr(client_app, "_train", watching)
     simulate(settings(tmp_path, *LUAR))
     assert len(changed) == 30 and all(changed)
+
+
+def test_a_committee_opens_sums_of_what_travelled(tmp_path):
+    """Threshold encryption: fewer ciphertexts in recycled rounds, the model that of the plain run within the bound."""
+    try:
+        find_python(None)
+    except BackendUnavailable as error:
+        pytest.skip(f"OPENFHE IS NOT TESTED HERE: {error}")
+    more = [*LUAR, "federation.num_clients=3", "federation.rounds=3", "model.options.hidden=[128, 128, 64]"]
+    sealed = ["protection.name=openfhe-threshold", "protection.committee_size=2"]
+    plain = simulate(settings(tmp_path, *more, "output.name=plain"))
+    under = simulate(settings(tmp_path, *more, *sealed, "output.name=threshold"))
+    for name, array in plain.state.arrays.items():
+        np.testing.assert_allclose(under.state.arrays[name], array, atol=0.02)
+    table = Ledger.read(under.folder).table().to_pylist()
+    sent = {r["round"]: r["logical_bytes"] for r in table if r["phase"] == "upload" and r["logical_bytes"]}
+    assert sent[3] < sent[1]
