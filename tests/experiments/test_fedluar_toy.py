@@ -1,4 +1,4 @@
-"""FedLUAR's claims on the toy federation; the slow ones are deterministic runs whose table is in experiments/results."""
+"""FedLUAR's claims on the toy federation; the slow tests repeat rows of the recorded table."""
 
 import numpy as np
 import pytest
