@@ -46,7 +46,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path
     """Write a checkpoint and remove all but the newest `keep`; returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     model = model_bytes(checkpoint.state)
-    own = save({k: np.ascontiguousarray(v) for k, v in checkpoint.strategy.items()}) if checkpoint.strategy else b""
+    own = save({k: np.asarray(v, order="C") for k, v in checkpoint.strategy.items()}) if checkpoint.strategy else b""
     head = {
         "version": _VERSION,
         "round": checkpoint.round,

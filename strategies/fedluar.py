@@ -272,9 +272,7 @@ class FedLUAR(FederatedStrategy):
 
     def load_state_dict(self, state: dict[str, NDArray[np.generic]]) -> None:
         """See :meth:`~strategies.base.FederatedStrategy.load_state_dict`."""
-        self.scores, self.ages, self.uploads = (
-            state[f"luar/{key}"].astype(np.float64) for key in ("scores", "ages", "uploads")
-        )
+        self.scores, self.ages, self.uploads = (state[f"luar/{k}"].astype(float) for k in ("scores", "ages", "uploads"))
         self.rounds = int(state["luar/rounds"])
         self._loaded = state["luar/recycled"]
         self.updates = {k.removeprefix("update/"): a.copy() for k, a in state.items() if k.startswith("update/")}
