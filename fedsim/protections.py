@@ -56,10 +56,11 @@ def protection_of(config: RunConfig, keys: str | None, role: str) -> Protection:
 
 
 def _preamble(config: RunConfig, p: PreambleConfig, keys: str | None, role: str) -> PreambleProtection:
-    # Where files lie and which engine runs differ between the parties of one run; all the rest must not.
+    # Where files lie and which engine runs differ between the parties of one run; all the rest must not. A second run
+    # of the same settings and key is the same run to the helper, which releases no round of it again.
     public = config.model_dump(mode="json", exclude={"output", "engine"})
     return PreambleProtection(
-        run=preamble.run_id(config.output.name, sorted(public.items())),
+        run=preamble.run_id(sorted(public.items())),
         rounds=config.federation.rounds,
         epsilon=p.epsilon,
         delta=p.delta,
