@@ -2,9 +2,10 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from pydantic import JsonValue
 
 from fedsim._cli.exits import exits
 
@@ -28,7 +29,7 @@ def keys(
         typer.echo(json.dumps(made) if as_json else _text(made))
 
 
-def make(out: Path, config: Path | None, assignments: list[str]) -> dict[str, Any]:
+def make(out: Path, config: Path | None, assignments: list[str]) -> dict[str, JsonValue]:
     """Make the keys that the settings need and return what is known of them in public.
 
     Args:
@@ -39,30 +40,37 @@ def make(out: Path, config: Path | None, assignments: list[str]) -> dict[str, An
         ConfigError: the settings are wrong, their protection has no keys, or `out` holds keys already.
         BudgetExceeded: the protection does not carry the run.
     """
-    from crypto.keys import key_path, save_keys
+    from crypto.keys import HELPER, key_path, save_keys
     from fedsim.config import load_config, to_run_config
     from fedsim.errors import ConfigError, Problem
-    from fedsim.protections import with_interpreter
+    from fedsim.protections import helper_task, with_interpreter
     from fedsim.site import secure_plan, site_of
+    from strategies import preamble
     from strategies.keyed import KeyedProtection
 
     settings = load_config(config, assignments)
     name = settings.protection.name
-    if name in ("plain", "preamble"):
-        rule = "has no key set of one scheme" if name == "preamble" else "has no keys"
-        raise ConfigError([Problem("protection.name", f'"{name}"', rule, "choose a homomorphic protection")])
+    if name == "plain":
+        raise ConfigError([Problem("protection.name", '"plain"', "has no keys", "choose another protection")])
     site = site_of(to_run_config(with_interpreter(settings)))
-    assert isinstance(site.protection, KeyedProtection)
-    scheme = site.protection.describe(secure_plan(site))
-    bundles = scheme.make_keys()
+    protection, plan = site.protection, secure_plan(site)
+    if isinstance(protection, preamble.PreambleProtection):
+        # Sized first: what does not fit is refused before a key exists.
+        task, scheme, bundles = helper_task(protection, plan), preamble.SCHEME, preamble.make_keys()
+    else:
+        assert isinstance(protection, KeyedProtection)
+        described = protection.describe(plan)
+        task, scheme, bundles = None, described.scheme, described.make_keys()
     there = [str(path) for b in bundles if (path := key_path(out, b.role, b.scheme)).exists()]
     if there:
         remedy = "name a new folder, or remove the old keys first"
         raise ConfigError([Problem("--out", str(out), f"holds {', '.join(there)}: keys are never overwritten", remedy)])
     paths = save_keys(out, bundles)
+    if task is not None:
+        task.write(out / HELPER / "task.json")
     return {
         "protection": name,
-        "scheme": scheme.scheme,
+        "scheme": scheme,
         "key_id": bundles[0].key_id.hex(),
         "files": [
             {"role": b.role, "path": str(path), "secret": bool(b.secret)}
@@ -71,9 +79,12 @@ def make(out: Path, config: Path | None, assignments: list[str]) -> dict[str, An
     }
 
 
-def _text(made: dict[str, Any]) -> str:
+def _text(made: dict[str, JsonValue]) -> str:
     lines = [f"key {made['key_id']} of {made['protection']}"]
-    for file in made["files"]:
+    files = made["files"]
+    assert isinstance(files, list)
+    for file in files:
+        assert isinstance(file, dict)
         lines.append(f"  {file['role']!s:<12}  {'secret' if file['secret'] else 'public'}  {file['path']}")
     return "\n".join([*lines, "Give each role its own folder and no other; the server needs only 'server'."])
 
