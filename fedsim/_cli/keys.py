@@ -2,10 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from pydantic import JsonValue
 
 from fedsim._cli.exits import exits
 
@@ -29,7 +28,7 @@ def keys(
         typer.echo(json.dumps(made) if as_json else _text(made))
 
 
-def make(out: Path, config: Path | None, assignments: list[str]) -> dict[str, JsonValue]:
+def make(out: Path, config: Path | None, assignments: list[str]) -> dict[str, Any]:
     """Make the keys that the settings need and return what is known of them in public.
 
     Args:
@@ -79,7 +78,7 @@ def make(out: Path, config: Path | None, assignments: list[str]) -> dict[str, Js
     }
 
 
-def _text(made: dict[str, JsonValue]) -> str:
+def _text(made: dict[str, Any]) -> str:
     lines = [f"key {made['key_id']} of {made['protection']}"]
     files = made["files"]
     assert isinstance(files, list)
