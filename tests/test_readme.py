@@ -16,7 +16,7 @@ BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.S)
 COMMANDS = [line[2:] for kind, text in BLOCKS if kind == "console" for line in text.splitlines() if line[:2] == "$ "]
 OURS = [c for c in COMMANDS if c.startswith(".venv/bin/fedsim")]
 #: Commands that need minutes; run by hand or by `-m slow`, their figures stand beside them.
-LONG = [c for c in OURS if "--rounds 30" in c]
+LONG = [c for c in OURS if "--rounds 60" in c]
 
 
 def start(command, folder):
