@@ -83,6 +83,9 @@ def run(
     name: RunName = None,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")] = False,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Folder of a run that was cut off: go on with its settings.")
+    ] = None,
 ) -> None:
     """Run one federation and leave a folder with its settings, ledger, model and report."""
     from fedsim.config import load_config
@@ -99,9 +102,33 @@ def run(
     }
     with exits(sys.stdout if as_json else None):
         given = [f"{key}={value}" for key, value in short.items() if value is not None]
+        if resume is not None:
+            config = resumed_config(resume, bool(given or set_ or config))
         settings = load_config(config, [*given, *(set_ or [])])
         with stoppable(), watching(sys.stdout, as_json=as_json, quiet=quiet) as observer:
-            importlib.import_module("fedsim.runner").run(settings, observer)
+            more = {"resume": True} if resume is not None else {}
+            importlib.import_module("fedsim.runner").run(settings, observer, **more)
+
+
+def resumed_config(folder: Path, changed: bool) -> Path:
+    """Return the settings' file of a run to resume.
+
+    Raises:
+        ConfigError: other settings were given too, or the folder holds no run, or the run was started elsewhere.
+    """
+    from fedsim.config import load_config
+    from fedsim.errors import ConfigError, Problem
+
+    file = folder / "config.toml"
+    if changed:
+        raise ConfigError([Problem("--resume", str(folder), "takes no other settings", "leave them out")])
+    if not file.exists():
+        raise ConfigError([Problem("--resume", str(folder), "holds no config.toml", "name a run's folder")])
+    output = load_config(file).output
+    if (Path(output.folder) / (output.name or "")).resolve() != folder.resolve():
+        remedy = f"call it from where {output.folder}/{output.name} is this folder"
+        raise ConfigError([Problem("--resume", str(folder), "is not where its settings say", remedy)])
+    return file
 
 
 @app.command()

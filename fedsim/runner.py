@@ -168,6 +168,16 @@ def _check_resumable(config: RunConfig) -> None:
         raise errors.FedsimError(
             f"the settings differ from {path / 'config.toml'}: a run resumes with its own; use that file, or a new name"
         )
+    if config.protection.opened_by == "clients":
+        raise errors.FedsimError(
+            f"a run under {config.protection.name} cannot resume: the server holds sealed totals only, and "
+            "each run has fresh keys; start it anew under another name"
+        )
+    if config.strategy.name.startswith("flwr:"):
+        raise errors.FedsimError(
+            f"a run of {config.strategy.name} cannot resume: Flower's strategies do not save their state; start "
+            "it anew under another name, or use a strategy of ours"
+        )
 
 
 def choose_engine(site: Site) -> str:

@@ -132,7 +132,9 @@ def serve(folder: RunFolder, grid: Grid, site: Site, watcher: Observer, *, resum
     """Run the rounds; see :func:`serve_in`."""
     config = site.config
     point = latest_checkpoint(folder.checkpoints) if resume else None
-    recorder = Recorder(folder, site, watcher, resumed_round=point.round if point else None)
+    # Without a checkpoint a resumed run begins anew, and so do its records.
+    done = point.round if point else 0
+    recorder = Recorder(folder, site, watcher, resumed_round=done if resume else None)
     _write_partition(folder, site)
     try:
         if config.strategy.name.startswith("flwr:"):

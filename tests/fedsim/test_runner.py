@@ -8,11 +8,13 @@ import pyarrow.compute as pc
 import pytest
 from flwr.app import Array, MetricRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from typer.testing import CliRunner
 
 import fedsim.client_app as client_app
 from fedsim import errors
 from fedsim.checkpoint import latest_checkpoint, weights_sha256
-from fedsim.config import RunConfig, load_config
+from fedsim.cli import app
+from fedsim.config import RunConfig, load_config, to_toml
 from fedsim.events import NullObserver
 from fedsim.measure.errors import RunFolderError
 from fedsim.measure.ledger import Ledger, unaccounted
@@ -201,6 +203,32 @@ def test_resuming_with_other_settings_is_refused(tmp_path, plain):
         simulate(config, resume=True)
     with pytest.raises(errors.FedsimError, match="holds no run to resume"):
         simulate(settings(tmp_path, "output.name=nothing"), resume=True)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [("strategy.name=flwr:FedAvg", "do not save their state"), ("protection.name=bfv", "sealed totals only")],
+)
+def test_runs_whose_state_is_elsewhere_cannot_resume(tmp_path, more, words):
+    config = settings(tmp_path, "output.name=one", "federation.rounds=1", more)
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "config.toml").write_text(to_toml(config))
+    with pytest.raises(errors.FedsimError, match=words):
+        simulate(config, resume=True)
+
+
+def test_the_command_line_resumes_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = settings("runs", "output.name=cut", "engine.name=inline", "federation.rounds=3")
+    with pytest.raises(KeyboardInterrupt):
+        run(config, Interrupting())
+    done = CliRunner().invoke(app, ["run", "--resume", "runs/cut"])
+    assert done.exit_code == 0, done.output
+    assert Ledger.read(tmp_path / "runs" / "cut").rounds() == [1, 2, 3]
+    assert CliRunner().invoke(app, ["run", "--resume", "runs/none"]).exit_code == 2
+    assert CliRunner().invoke(app, ["run", "--resume", "runs/cut", "--rounds", "9"]).exit_code == 2
+    monkeypatch.chdir(tmp_path / "runs")
+    assert CliRunner().invoke(app, ["run", "--resume", "cut"]).exit_code == 2
 
 
 def test_flowers_fedavg_agrees_with_ours_up_to_rounding(tmp_path, plain):
