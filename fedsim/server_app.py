@@ -56,6 +56,10 @@ class Outcome:
 def main(grid: Grid, context: Context) -> None:
     """Serve a run under Flower's engine or in deployment; the run's folder is named by the settings."""
     site = server_site_of(context.run_config)
+    if site.config.output.name is None:
+        # `flwr run .` gives no name; the run's number makes one.
+        site = server_site_of({**context.run_config, "output.name": f"flower-{context.run_id}"})
+        log.warning("output.name is not set: the run's folder is %s", folder_path(site.config).resolve())
     folder = open_folder(site.config)
     serve_in(folder, grid, site, NullObserver())
 

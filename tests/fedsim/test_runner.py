@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pyarrow.compute as pc
@@ -21,8 +22,10 @@ from fedsim.measure.ledger import Ledger, unaccounted
 from fedsim.measure.runs import load_run
 from fedsim.runner import _claim, run, simulate
 from fedsim.server_app import new_folder, open_folder
+from fedsim.simulation.flower import flwr_run
 from strategies.records import wire_bytes
 
+ROOT = Path(__file__).parents[2]
 SMALL = ["task.name=digits", "model.name=mlp", "federation.num_clients=6", "federation.rounds=2", "output.report=false"]
 
 
@@ -60,6 +63,20 @@ def test_flowers_own_engine_gives_the_same_bits(tmp_path, plain):
     result = simulate(settings(tmp_path, "engine.name=flower"))
     assert result.weights_sha256 == plain.weights_sha256
     assert result.metrics["server_accuracy"] == pytest.approx(plain.metrics["server_accuracy"])
+
+
+def test_flwr_run_of_this_repository_gives_the_same_bits(tmp_path, plain):
+    """What `flwr run .` does in a clone, on a SuperLink of its own; without a name the run's number makes one."""
+    config = settings(tmp_path)
+    file = tmp_path / "settings.toml"
+    file.write_text(to_toml(config))
+    done = flwr_run(
+        ROOT, {"config": str(file)}, num_supernodes=6, cpus=2, timeout_s=250, log_folder=tmp_path / "flower"
+    )
+    assert done.exit_code == 0
+    (folder,) = tmp_path.glob("flower-*")
+    record = json.loads((folder / "run.json").read_text())
+    assert record["status"] == "finished" and record["weights_sha256"] == plain.weights_sha256
 
 
 def test_another_seed_gives_other_weights(tmp_path, plain):
