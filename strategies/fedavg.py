@@ -9,6 +9,7 @@
 Server optimisers move parameters only; untrained state follows the buffer rule and is averaged as in FedAvg.
 """
 
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -79,9 +80,9 @@ class ServerOptimiser(FederatedStrategy):
             moved[name] = current + self.step(name, value - current) if trained else value
         replace(self, moved)
 
+    @abstractmethod
     def step(self, name: str, delta: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return how far to move one parameter, given its pseudo-gradient."""
-        raise NotImplementedError
 
     def moment(self, kind: str, name: str, shape: tuple[int, ...], start: float = 0.0) -> NDArray[np.float64]:
         """Return a moment's array, made on first use."""
