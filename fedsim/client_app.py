@@ -4,6 +4,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from crypto import InputError
+from fedsim.registry import train_config
 from fedsim.site import Site, read_state, site_of
 from fedsim.tasks.training import TrainResult, client_seed, evaluate, train
 from strategies.client import Sealed, Stopwatch, open_model, seal_update
@@ -78,7 +79,7 @@ def _train(site: Site, client: int, server_round: int, rounds: int, proximal_mu:
         site.model,
         x,
         y,
-        site.train_config(rounds, proximal_mu),
+        train_config(site.config, rounds, proximal_mu),
         seed=client_seed(site.config.seed, server_round, client),
         round=server_round,
         flops_per_example=site.flops_per_example,

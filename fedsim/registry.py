@@ -36,8 +36,31 @@ def client_half(config: RunConfig) -> ClientHalf:
     return CLIENT_HALVES.get(config.strategy.name, ClientHalf)()
 
 
+def train_config(config: RunConfig, rounds: int, proximal_mu: float = 0.0) -> TrainConfig:
+    """Return the local training's settings.
+
+    Args:
+        config: the settings.
+        rounds: rounds of the run; a schedule lasts as long where `training.schedule_rounds` is not set.
+        proximal_mu: FedProx's mu, as the server says.
+    """
+    t = config.training
+    return TrainConfig(
+        epochs=t.epochs,
+        batch_size=t.batch_size,
+        optimizer=t.optimizer,
+        lr=t.lr,
+        momentum=t.momentum,
+        weight_decay=t.weight_decay,
+        nesterov=t.nesterov,
+        schedule=t.schedule,
+        schedule_rounds=(t.schedule_rounds or rounds) if t.schedule != "constant" else 0,
+        clip_norm=t.clip_norm or 0.0,
+        proximal_mu=proximal_mu,
+        max_steps=t.max_steps or 0,
+    )
+
+
 def _rate(config: RunConfig) -> Callable[[int], float]:
     """Return the clients' learning rate by round."""
-    t, rounds = config.training, config.federation.rounds
-    schedule_rounds = rounds if t.schedule != "constant" else 0
-    return partial(learning_rate, TrainConfig(lr=t.lr, schedule=t.schedule, schedule_rounds=schedule_rounds))
+    return partial(learning_rate, train_config(config, config.federation.rounds))

@@ -22,7 +22,7 @@ from fedsim.registry import client_half, server_half
 from fedsim.tasks.data import Dataset, load_dataset
 from fedsim.tasks.models import build_model
 from fedsim.tasks.partition import Partition, partition, scheme_options
-from fedsim.tasks.training import TrainConfig, as_inputs, flops_per_example
+from fedsim.tasks.training import as_inputs, flops_per_example
 from strategies.client import ClientHalf
 from strategies.plan import BufferRule
 from strategies.protection import Protection
@@ -139,24 +139,6 @@ class Site:
     def test_set(self) -> tuple[Tensor, Tensor]:
         """The whole test set."""
         return as_inputs(np.array(self.dataset.test_x)), torch.tensor(self.dataset.test_y)
-
-    def train_config(self, rounds: int, proximal_mu: float) -> TrainConfig:
-        """Return the local training's settings for a run of this many rounds."""
-        t = self.config.training
-        return TrainConfig(
-            epochs=t.epochs,
-            batch_size=t.batch_size,
-            optimizer=t.optimizer,
-            lr=t.lr,
-            momentum=t.momentum,
-            weight_decay=t.weight_decay,
-            nesterov=t.nesterov,
-            schedule=t.schedule,
-            schedule_rounds=rounds if t.schedule != "constant" else 0,
-            clip_norm=t.clip_norm or 0.0,
-            proximal_mu=proximal_mu,
-            max_steps=t.max_steps or 0,
-        )
 
 
 def read_state(model: nn.Module) -> NamedArrays:
