@@ -83,10 +83,11 @@ def run(config: RunConfig, observer: Observer, *, resume: bool = False) -> RunRe
     """
     if resume:
         _check_resumable(config)
-    sizing = site_of(to_run_config(with_interpreter(config)))
+    located = with_interpreter(config)
+    sizing = site_of(to_run_config(located))
     with fresh_keys(sizing.protection, secure_plan(sizing)) as keys:
         config, folder = _claim(config, resume)
-        run_config = to_run_config(with_interpreter(config))
+        run_config = to_run_config(with_values(located, {"output.name": config.output.name}))
         try:
             engine = choose_engine(sizing)
             folder.update_status("running", notes={"engine": engine})
