@@ -132,8 +132,8 @@ def test_refuses_nan_and_values_beyond_the_bound() -> None:
 def test_budget_states_the_bytes_on_the_wire(parameters: CkksParameters, mode: str) -> None:
     sum_, _, key = federation(Plan(length=8192, clients=2, bound=1.0), parameters=parameters, mode=mode)
     part = sum_.sealer(key).seal(np.random.default_rng(0).uniform(-1, 1, 8192), tag(8192))[0]
-    assert len(part) == pytest.approx(sum_.budget.upload_bytes, rel=0.03)
-    assert len(add_all(sum_, [part], tag(8192))) == pytest.approx(sum_.budget.download_bytes, rel=0.03)
+    assert len(part) == pytest.approx(sum_.budget.upload_bytes, rel=0.04)
+    assert len(add_all(sum_, [part], tag(8192))) == pytest.approx(sum_.budget.download_bytes, rel=0.04)
 
 
 def test_upload_is_at_most_31_bytes_a_value_with_a_public_key_and_half_with_seeds() -> None:
