@@ -98,7 +98,7 @@ def bits_for(largest: float) -> int:
 
 
 def compressed_bytes(ring: int, prime_bits: Sequence[int], polynomials: int) -> int:
-    """Return the bytes of random polynomials as SEAL serialises them, to about 3 %; its headers included.
+    """Return the bytes of random polynomials as SEAL serialises them, to about 4 %; its headers included.
 
     One polynomial stands for a seeded ciphertext: the other half is a seed. zstd codes blocks of 2^17 bytes, each with
     a code of its own; the polynomials modulo the primes follow one another.

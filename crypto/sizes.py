@@ -1,7 +1,7 @@
 """What a secure sum costs on the wire and in time, by formula: needs no backend.
 
 For a number of parameters and of clients, :func:`sizes` gives one row a scheme, our own beside the contexts that papers
-published, so that their tables can be compared. Bytes of SEAL's ciphertexts are predicted to about 3 % (a test
+published, so that their tables can be compared. Bytes of SEAL's ciphertexts are predicted to about 4 % (a test
 compares with real ones); OpenFHE's residues are packed to the bit, so exact.
 
 Seconds are estimates: ciphertexts times the CPU seconds of one, :data:`COSTS`, measured by ``experiments/bench/he.py``

@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 _DEATHS = (NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, WorkerCrashedError)
 # A worker that is asked what it has so far answers at once, unless native code holds the interpreter.
 PROBE_S = 2.0
+_ALONE_TRIES = 2
 
 
 @dataclass(eq=False, slots=True)
@@ -42,6 +43,7 @@ class Job:
         reducer: Folds the replies, in the worker or, after a fault, here.
         finished: Where it goes when it has its replies, or an error of the program.
         parent: The job that this one retries a single client of, and the client's place there.
+        deaths: Workers that died while this one was thought to run alone.
     """
 
     index: int
@@ -53,6 +55,7 @@ class Job:
     number: int = 0
     parent: "tuple[Job, int] | None" = None
     parts: dict[int, Message] = field(default_factory=dict)
+    deaths: int = 0
 
 
 class JobHandler(Protocol):
@@ -169,7 +172,12 @@ class WorkerPool:
             if place > 0:
                 self.submit(job)
             elif job.parent:
-                self._complete(job, self._handler.died(job, cause))
+                # A reply that had just been sent can be lost with the worker: one such death may be another client's.
+                job.deaths += 1
+                if job.deaths < _ALONE_TRIES:
+                    self.submit(job)
+                else:
+                    self._complete(job, self._handler.died(job, cause))
             else:
                 self._split(job)
 
