@@ -142,8 +142,8 @@ def serve(folder: RunFolder, grid: Grid, site: Site, watcher: Observer, *, resum
     _write_partition(folder, site)
     try:
         if config.strategy.name.startswith("flwr:"):
-            state, digest = run_stock(grid, site, recorder)
-            return Outcome(config.federation.rounds, recorder.last, state, digest)
+            state = run_stock(grid, site, recorder)
+            return finish(folder, state, config.federation.rounds, recorder.last)
         strategy = build_strategy(site, recorder)
         return _run_ours(folder, grid, site, recorder, strategy, point)
     finally:

@@ -13,22 +13,21 @@ from typing import Any
 
 import flwr.serverapp.strategy as flower_strategies
 import numpy as np
-from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from numpy.typing import NDArray
 
 from crypto import CryptoError
-from fedsim.checkpoint import weights_sha256
 from fedsim.config import FlwrStrategyConfig
 from fedsim.errors import FedsimError
 from fedsim.recorder import Recorder
 from fedsim.site import Site
-from strategies.errors import EmptyRound, TooFewReplies
 from strategies.fold import REJECTED, Delivered, check_examples, delivered
 from strategies.nodes import Node, Participation, discover
 from strategies.outcome import RoundRecord, logical_bytes, means
-from strategies.records import NamedArrays, array_record, model_bytes, read_model, wire_bytes
+from strategies.records import NamedArrays, array_record, read_model, wire_bytes
+from strategies.rounds import late
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +101,7 @@ class GuardedGrid(Grid):
         kept = self._book_training(todo, replies) if training else self._book_evaluation(todo, replies)
         if training:
             self.record.round_s = time.perf_counter() - started
-            self._check_counts()
+            self.record.require(self._min_replies)
         return kept
 
     def _book_training(self, todo: list[Message], replies: dict[int, Message]) -> list[Message]:
@@ -112,7 +111,7 @@ class GuardedGrid(Grid):
         self.record.download_bytes, self.record.logical_download_bytes = wire_bytes(first), logical_bytes(first)
         kept = []
         for message, node in zip(todo, self.record.nodes, strict=True):
-            reply = replies.get(node.node_id) or Message(Error(103, "no reply before the deadline"), reply_to=message)
+            reply = replies.get(node.node_id) or late(message, "no reply before the deadline")
             item = self._examine(reply, node, training=True)
             self.record.delivered.append(item)
             if not item.error:
@@ -125,7 +124,7 @@ class GuardedGrid(Grid):
         kept = []
         for message in todo:
             node = self._nodes[message.metadata.dst_node_id]
-            reply = replies.get(node.node_id) or Message(Error(103, "no reply before the deadline"), reply_to=message)
+            reply = replies.get(node.node_id) or late(message, "no reply before the deadline")
             item = self._examine(reply, node, training=False)
             self.record.evaluated[node.partition_id] = item
             if not item.error:
@@ -151,17 +150,6 @@ class GuardedGrid(Grid):
         reply.content.pop("phases", None)
         return item
 
-    def _check_counts(self) -> None:
-        record = self.record
-        reasons = "".join(f"\n  {line}" for line in record.failures[:5])
-        if record.accepted == 0:
-            raise EmptyRound(f"round {record.round}: none of {len(record.nodes)} clients delivered.{reasons}")
-        if record.accepted < self._min_replies:
-            raise TooFewReplies(
-                f"round {record.round}: {record.accepted} of {len(record.nodes)} clients delivered, min_replies is "
-                f"{self._min_replies}; lower it or look at the reasons.{reasons}"
-            )
-
 
 class _Served:
     """The state that the recorder saves."""
@@ -175,11 +163,11 @@ class _Served:
         return {}
 
 
-def run_stock(grid: Grid, site: Site, recorder: Recorder) -> tuple[NamedArrays, str]:
+def run_stock(grid: Grid, site: Site, recorder: Recorder) -> NamedArrays:
     """Run the strategy of Flower's that the settings name.
 
     Returns:
-        The final model and the SHA-256 of its weights.
+        The final model.
 
     Raises:
         EmptyRound, TooFewReplies: as in our own loop.
@@ -206,9 +194,7 @@ def run_stock(grid: Grid, site: Site, recorder: Recorder) -> tuple[NamedArrays, 
     _build(site).start(
         guarded, array_record(site.initial), federation.rounds, timeout=6 * 3600.0, evaluate_fn=after_round
     )
-    state = served.state or site.initial
-    (recorder.folder.path / "model.safetensors").write_bytes(model_bytes(state))
-    return state, weights_sha256(state)
+    return served.state or site.initial
 
 
 def _build(site: Site) -> flower_strategies.Strategy:

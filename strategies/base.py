@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from crypto import Layout
 from crypto.base import Plan, Tag
 from strategies import committee
-from strategies.errors import EmptyRound, Incompatible, TooFewReplies
+from strategies.errors import Incompatible
 from strategies.fold import Fold, WorkerFold, delivered
 from strategies.nodes import Node, Participation, discover
 from strategies.outcome import RoundRecord, logical_bytes, mean_arrays, means
@@ -262,7 +262,7 @@ class FederatedStrategy(Strategy):
         record.download_bytes, record.logical_download_bytes = wire_bytes(content), logical_bytes(content)
         messages = self._training_messages(content, record)
         fold = self._fold(grid, messages, plan.tag(layout.length), record, self.participation.deadline_s or timeout)
-        self._check_counts(record)
+        record.require(self.participation.min_replies)
         self._settle(fold, plan, layout, record, grid)
         record.round_s = time.perf_counter() - started
         return record
@@ -347,18 +347,6 @@ class FederatedStrategy(Strategy):
             record.delivered.append(item)
             if item.error:
                 log.warning("round %d, client %d left out: %s", record.round, node.partition_id, item.error)
-
-    def _check_counts(self, record: RoundRecord) -> None:
-        reasons = "".join(
-            f"\n  client {n.partition_id}: {d.error}" for n, d in [p for p in record.pairs() if p[1].error][:5]
-        )
-        if record.accepted == 0:
-            raise EmptyRound(f"round {record.round}: none of {len(record.nodes)} clients delivered.{reasons}")
-        if record.accepted < self.participation.min_replies:
-            raise TooFewReplies(
-                f"round {record.round}: {record.accepted} of {len(record.nodes)} clients delivered, min_replies is "
-                f"{self.participation.min_replies}; lower it or look at the reasons.{reasons}"
-            )
 
     def _settle(
         self, fold: Fold, plan: RoundPlan, layout: Layout, record: RoundRecord, grid: Grid | None = None
@@ -464,7 +452,7 @@ class FederatedStrategy(Strategy):
         for chunk in chunked(ordered, self.chunk or chunk_size(len(ordered))):
             replies = fold.reducer(list(chunk)) if fold.reducer else list(chunk)
             self._take(fold, replies, nodes, record)
-        self._check_counts(record)
+        record.require(self.participation.min_replies)
         self._settle(fold, plan, layout, record)
         arrays = array_record(self.state) if self.state is not None and self.sealed is None else None
         return arrays, MetricRecord(dict(record.metrics))

@@ -7,6 +7,7 @@ from flwr.app import RecordDict
 from numpy.typing import NDArray
 
 from crypto import Layout
+from strategies.errors import EmptyRound, TooFewReplies
 from strategies.fold import Delivered, HelperCosts
 from strategies.nodes import Node
 from strategies.plan import BufferRule
@@ -61,6 +62,23 @@ class RoundRecord:
     def download(self, at: int) -> tuple[int, int]:
         """Return the bytes that Flower moves to the sampled client at this place, and of these the model's."""
         return self.downloads[at] if self.downloads else (self.download_bytes, self.logical_download_bytes)
+
+    def require(self, min_replies: int) -> None:
+        """Check that the round counts.
+
+        Raises:
+            EmptyRound: nobody delivered.
+            TooFewReplies: fewer than `min_replies` did.
+        """
+        failed = [f"\n  client {n.partition_id}: {d.error}" for n, d in self.pairs() if d.error]
+        reasons = "".join(failed[:5])
+        if self.accepted == 0:
+            raise EmptyRound(f"round {self.round}: none of {len(self.nodes)} clients delivered.{reasons}")
+        if self.accepted < min_replies:
+            raise TooFewReplies(
+                f"round {self.round}: {self.accepted} of {len(self.nodes)} clients delivered, min_replies is "
+                f"{min_replies}; lower it or look at the reasons.{reasons}"
+            )
 
     @property
     def failures(self) -> list[str]:

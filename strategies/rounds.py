@@ -129,7 +129,7 @@ class _Exchange:
                 if key:
                     self._open[key] = _Open(self._next, at, message)
                 else:
-                    self._replies[self._next][at] = _late(message, "the node could not be reached")
+                    self._replies[self._next][at] = late(message, "the node could not be reached")
             self._next += 1
             pushed = True
         return pushed
@@ -153,14 +153,15 @@ class _Exchange:
 
     def _give_up(self) -> None:
         for slot in self._open.values():
-            self._replies[slot.batch][slot.at] = _late(slot.message, "no reply before the deadline")
+            self._replies[slot.batch][slot.at] = late(slot.message, "no reply before the deadline")
         self._open.clear()
         for index in range(self._next, len(self._batches)):
-            self._replies[index] = [_late(m, "not sent before the deadline") for m in self._batches[index]]
+            self._replies[index] = [late(m, "not sent before the deadline") for m in self._batches[index]]
         self._next = len(self._batches)
 
 
-def _late(message: Message, reason: str) -> Message:
+def late(message: Message, reason: str) -> Message:
+    """Return the error reply of a message that was not answered in time."""
     return Message(Error(LATE, reason), reply_to=message)
 
 
