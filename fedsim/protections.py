@@ -70,6 +70,7 @@ def _preamble(config: RunConfig, p: PreambleConfig, keys: str | None, role: str)
         block_size=p.block_size,
         blocks=p.blocks,
         byte_budget=p.byte_budget,
+        dense=p.dense,
         word_bits=p.word_bits,
         fraction_bits=p.fraction_bits,
         rotated=p.rotation,

@@ -62,6 +62,8 @@ class PreambleProtection(Protection):
         clip_factor: c, a block is clipped to c times its expected norm.
         block_size, blocks: B and k; both or neither, then the sizing tool chooses.
         byte_budget: largest report for the sizing tool; ``None`` for an eighth of a dense share.
+        dense: all coordinates are one block, neither sampled nor rotated: the dense Gaussian mechanism with the same
+            clipping, aggregators and noise of each, to compare with; the other choices of blocks do not count.
         word_bits: bits of the words in which shares are added.
         rotated: whether vectors are rotated; off only where they are flat already.
         verify: what the aggregators check of a report: ``strict``, ``blocks`` or ``norm``.
@@ -87,6 +89,7 @@ class PreambleProtection(Protection):
     block_size: int | None = None
     blocks: int | None = None
     byte_budget: int | None = None
+    dense: bool = False
     word_bits: int = 64
     fraction_bits: int | None = None
     rotated: bool = True
@@ -112,7 +115,7 @@ class PreambleProtection(Protection):
         if bad.size:
             raise InputError(f"coordinate {bad[0]} is {vector[bad[0]]} ({bad.size} such values): must be finite")
         wide = vector.astype(np.float64)
-        norm = float(np.linalg.norm(wide))
+        norm = sqrt(float(np.einsum("i,i->", wide, wide)))  # not BLAS, whose order of sums depends on its threads
         factor = min(1.0, self.clip_norm / norm) if norm > 0 else 1.0
         return wide * factor, factor
 
@@ -203,7 +206,7 @@ def _sized(protection: PreambleProtection, plan: Plan) -> Sized:
         fraction_bits=most if protection.fraction_bits is None else protection.fraction_bits,
         group=_group(protection),
         clip_factor=protection.clip_factor,
-        rotated=protection.rotated,
+        rotated=shape.rotated,
         verify=protection.verify,
         minimum_cohort=protection.minimum_cohort,
     )
@@ -226,20 +229,15 @@ def _public(protection: PreambleProtection) -> PreambleProtection:
 
 def _choose(p: PreambleProtection, plan: Plan) -> Choice:
     rounds = p.rounds if p.per == "run" else 1
+    if p.dense:
+        return _evaluated(
+            p, plan, rounds, BlockShape(length=plan.length, block_size=plan.length, groups=1, rotated=False)
+        )
     if (p.block_size is None) != (p.blocks is None):
         raise InputError(f"block size {p.block_size}, blocks {p.blocks}: give both, or neither to have them chosen")
     if p.block_size is not None and p.blocks is not None:
         shape = BlockShape(length=plan.length, block_size=p.block_size, groups=p.blocks, rotated=p.rotated)
-        return evaluate(
-            shape,
-            plan.clients,
-            p.epsilon,
-            p.delta,
-            rounds,
-            word_bits=p.word_bits,
-            clip_factor=p.clip_factor,
-            norm_bound=p.clip_norm,
-        )
+        return _evaluated(p, plan, rounds, shape)
     spread = padded_length(plan.length) if p.rotated else plan.length
     budget = p.byte_budget or spread * p.word_bits // 8 // DEFAULT_SAVING
     try:
@@ -257,6 +255,19 @@ def _choose(p: PreambleProtection, plan: Plan) -> Choice:
         )
     except BudgetExceeded as error:
         raise BudgetExceeded(f"{error} (protection.byte_budget), or set protection.block_size and .blocks") from error
+
+
+def _evaluated(p: PreambleProtection, plan: Plan, rounds: int, shape: BlockShape) -> Choice:
+    return evaluate(
+        shape,
+        plan.clients,
+        p.epsilon,
+        p.delta,
+        rounds,
+        word_bits=p.word_bits,
+        clip_factor=p.clip_factor,
+        norm_bound=p.clip_norm,
+    )
 
 
 def _rounded_up(value: float, digits: int = 4) -> float:

@@ -172,7 +172,8 @@ class Sampler:
         spread = vector.astype(np.float64)
         largest = float(np.abs(spread).max())
         # In units of the largest entry, so that squares neither overflow nor vanish.
-        norm = float(np.linalg.norm(spread / largest)) if largest > 0 else 0.0
+        unit = spread / (largest or 1.0)
+        norm = sqrt(float(np.einsum("i,i->", unit, unit)))
         if norm * largest > self.norm_bound:
             spread *= self.norm_bound / norm / largest
         if self.rotation is not None:

@@ -182,6 +182,9 @@ class PreambleConfig(Protection):
     byte_budget: Count | None = Field(
         default=None, description="largest report in bytes; not set: an eighth of a dense share"
     )
+    dense: bool = Field(
+        default=False, description="send all coordinates in one block: the dense Gaussian mechanism, to compare with"
+    )
     word_bits: Literal[32, 64] = Field(default=64, description="bits of a word in which shares are added")
     fraction_bits: FractionBits | None = Field(
         default=None, description="bits after the point of a sent value; not set: as many as a word carries"

@@ -151,6 +151,16 @@ RULES: tuple[Rule, ...] = (
         "set both, or neither to have them chosen",
     ),
     Rule(
+        ("protection.dense", "protection.block_size", "protection.byte_budget", "protection.clip_factor"),
+        lambda c: (
+            isinstance(c.protection, PreambleConfig)
+            and c.protection.dense
+            and (c.protection.block_size, c.protection.byte_budget, c.protection.clip_factor) != (None, None, 1.0)
+        ),
+        "sends the whole vector as one block, so there is nothing to choose about blocks",
+        "leave out protection.block_size, blocks, byte_budget and clip_factor, or dense",
+    ),
+    Rule(
         ("protection.transport", "protection.name"),
         lambda c: isinstance(c.protection, PreambleConfig) and c.protection.transport == "direct",
         "clients have no way of their own to the helper yet",

@@ -176,6 +176,7 @@ BREAKERS = [
     ["protection.name=openfhe-threshold", "protection.flooding=statistical", "protection.base=ckks"],
     ["protection.name=preamble", "protection.verify=norm", "protection.word_bits=32"],
     ["protection.name=preamble", "protection.block_size=256"],
+    ["protection.name=preamble", "protection.dense=true", "protection.byte_budget=10000"],
     ["protection.name=preamble", "protection.transport=direct"],
     ["protection.name=openfhe-threshold", "federation.num_clients=2"],
     ["protection.name=preamble", "protection.min_cohort=21"],

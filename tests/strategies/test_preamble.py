@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from crypto import BudgetExceeded, InputError, KeyMismatch, wire
 from crypto.base import Plan, Tag
 from crypto.preamble import wire as reports
+from crypto.preamble.privacy import gaussian_sigma
 from fedsim.protections import fresh_keys
 from strategies.errors import HelperLost, Incompatible, TooFewReplies
 from strategies.fedavg import FedAdam, FedAvg, FedAvgM, FedProx
@@ -327,6 +328,20 @@ def test_blocks_are_chosen_within_the_budget_and_the_target_is_met():
     assert 0.99 < a.round_guarantee.epsilon <= 1.0 < a.run_guarantee.epsilon
     assert b.round_guarantee.epsilon < 0.99 < b.run_guarantee.epsilon <= 1.0
     assert sized(replace(one, keys="x", role="server"), plan) is a
+
+
+def test_dense_is_the_gaussian_mechanism_with_two_noises(parties):
+    dense = replace(WHOLE, dense=True, block_size=None, blocks=None, noisy=True, word_bits=32)
+    found = sized(dense, PLAN)
+    assert found.choice.shape.blocks_per_group == found.parameters.groups == 1
+    assert found.parameters.sigma == pytest.approx(gaussian_sigma(dense.epsilon, dense.delta) * C, rel=1e-3)
+    assert found.round_guarantee.epsilon == pytest.approx(dense.epsilon, rel=1e-3)
+    # A float32 vector and what any report carries.
+    assert 4 * LENGTH < dense.secure_sum(PLAN).budget.upload_bytes < 4 * LENGTH + 512
+    server, client = parties(dense)
+    vector = np.full(LENGTH, C / np.sqrt(LENGTH))
+    errors = [noisy_sum(server, client, [vector] * CLIENTS, r) - CLIENTS * vector for r in (1, 2, 3)]
+    assert np.std(errors) == pytest.approx(np.sqrt(2) * found.parameters.sigma, rel=0.08)
 
 
 def test_facts_say_what_is_promised_and_that_nothing_is_without_noise():
