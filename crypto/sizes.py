@@ -8,21 +8,26 @@ Seconds are estimates: ciphertexts times the CPU seconds of one, :data:`COSTS`, 
 in one thread on a busy two-core AMD EPYC (Zen 3); a quiet machine is about 1.7 times faster: compare rows rather than
 seconds. OpenFHE's were measured apart and are brought to the same state by the ratio of TenSEAL's usual context in both
 runs. Contexts that were not measured are scaled from the one of the same family by ``N log2(N) * primes``, the cost of
-their transforms; the row says so.
+their transforms; the row says so. PREAMBLE's seconds are a coordinate's, :data:`PREAMBLE_COSTS`, measured at 2^23
+coordinates in one thread of a busy Sapphire Rapids; its error is that of (1, 1e-6)-differential privacy a round.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log2, nan
 
 from crypto import bfv, ckks
-from crypto.base import Budget, Plan
+from crypto.base import Budget, Plan, Tag
 from crypto.ckks import CkksParameters
 from crypto.errors import BudgetExceeded, InputError
 from crypto.he_openfhe import OpenFheBgv, OpenFheCkks, OpenFheSum
 from crypto.he_openfhe_threshold import ThresholdBgv
 from crypto.lattice import security_bits
 from crypto.plain import PlainSum
+from crypto.preamble.blocks import BlockShape
+from crypto.preamble.rotation import padded_length
+from crypto.preamble.scheme import Parameters, PreambleSum
+from crypto.preamble.sizing import evaluate
 
 #: Parameters of models that papers count, embeddings and norms included, heads of pre-training excluded.
 MODELS = {
@@ -75,6 +80,12 @@ COSTS = {
     "openfhe-ckks": Cost(ring=4096, primes=1, seal_s=3.1e-3, add_s=0.69e-3, open_s=1.70e-3),
     "openfhe-bgv": Cost(ring=2048, primes=1, seal_s=1.6e-3, add_s=0.45e-3, open_s=0.76e-3),
 }
+
+
+#: CPU seconds a coordinate: to seal, to add one client at both aggregators, to draw both noises and open; measured.
+PREAMBLE_COSTS = {"preamble": (96e-9, 2.5e-9, 440e-9), "preamble-dense": (62e-9, 55e-9, 270e-9)}
+#: The guarantee of a round whose noise PREAMBLE's rows state, and the share of a dense vector that a client sends.
+PREAMBLE_EPSILON, PREAMBLE_DELTA, PREAMBLE_SAVING = 1.0, 1e-6, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +217,38 @@ def _openfhe(build: Callable[[Plan], OpenFheSum], family: str) -> Callable[[str,
     return row
 
 
+def preamble_shape(length: int) -> BlockShape:
+    """Return the blocks that PREAMBLE's row is for: a 64th of the rotated vector, in 64 blocks of 256 to 2048."""
+    spread = padded_length(length)
+    payload = max(1, spread // PREAMBLE_SAVING)
+    block = min(spread, max(256, min(2048, payload // 64)))
+    return BlockShape(length=length, block_size=block, groups=max(1, payload // block))
+
+
+def _preamble(dense: bool) -> Callable[[str, Plan], SizeRow]:
+    def row(name: str, plan: Plan) -> SizeRow:
+        whole = BlockShape(length=plan.length, block_size=plan.length, groups=1, rotated=False)
+        shape = whole if dense else preamble_shape(plan.length)
+        choice = evaluate(shape, plan.clients, PREAMBLE_EPSILON, PREAMBLE_DELTA, 1, norm_bound=plan.bound)
+        bits = max(0, min(20, 30 - round(log2(choice.sensitivity)), 27 - round(log2(choice.sigma))))
+        parameters = Parameters.of(choice, norm_bound=plan.bound, fraction_bits=bits)
+        sum_ = PreambleSum(plan, parameters, helper_key=bytes(32), run=bytes(16))
+        public = sum_.shape(Tag(round=0, layout_hash=bytes(16), length=plan.length)).public_bytes
+        context = f"B={shape.block_size} k={shape.groups} t={shape.blocks_per_group}, 64-bit words, two aggregators"
+        note = (
+            f"public share {public:,} bytes; clipped to norm {plan.bound:g}, private at epsilon 1, delta 1e-6 a round"
+        )
+        seal_s, add_s, open_s = PREAMBLE_COSTS[name]
+        return replace(
+            _row(name, plan, context, 0, sum_.budget, None, note),
+            seal_s=seal_s * shape.padded_length,
+            add_s=add_s * shape.padded_length * plan.clients,
+            open_s=open_s * shape.padded_length,
+        )
+
+    return row
+
+
 def _published(ring: int, bits: int, bytes_each: int, note: str) -> Callable[[str, Plan], SizeRow]:
     def row(name: str, plan: Plan) -> SizeRow:
         count = -(-plan.length // (ring // 2))
@@ -234,6 +277,8 @@ SCHEMES: dict[str, Callable[[str, Plan], SizeRow]] = {
     "openfhe-bgv": _openfhe(OpenFheBgv, "openfhe-bgv"),
     "openfhe-threshold": _openfhe(lambda plan: ThresholdBgv(plan, 3), "openfhe-bgv"),
     "tenseal-usual": _ckks(CkksParameters(8192, (60, 40, 40, 60), 40), False, "tenseal", "TenSEAL's usual context"),
+    "preamble": _preamble(dense=False),
+    "preamble-dense": _preamble(dense=True),
     # DictPFL (Xue et al., NeurIPS 2025), section 5: N = 2^16, 1555-bit modulus; bytes bit-packed, 2 * N * 1555 / 8.
     "dictpfl-paper": _published(65536, 1555, 2 * 65536 * 1555 // 8, "DictPFL section 5, bit-packed"),
     # FedML-HE (Jin et al., arXiv 2303.10837), section 4: 4096 slots, depth 1, scale 2^52: two 64-bit limbs.

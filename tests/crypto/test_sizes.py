@@ -13,7 +13,7 @@ from crypto.errors import InputError
 from crypto.he_openfhe import OpenFheBgv, OpenFheCkks, OpenFheSum
 from crypto.he_seal import BfvSum
 from crypto.he_tenseal import CkksSum
-from crypto.sizes import COSTS, MODELS, SCHEMES, sizes
+from crypto.sizes import COSTS, MODELS, SCHEMES, preamble_shape, sizes
 
 OURS = {
     "bfv": lambda plan: BfvSum(plan),
@@ -84,6 +84,25 @@ def test_openfhe_rows_are_the_sums_own_budget(scheme: str, build: type[OpenFheSu
 def test_a_committee_row_states_what_opening_costs() -> None:
     (row,) = sizes(10**6, 10, schemes=["openfhe-threshold"])
     assert "3 members, each sends" in row.note
+
+
+def test_preamble_sends_a_mebibyte_for_64_to_the_byte() -> None:
+    sparse, dense = sizes(2**23, 1000, schemes=["preamble", "preamble-dense"])
+    assert "B=2048 k=64 t=64" in sparse.context
+    public, frames, private, sealed = 16 + 1_054_848 + 64 * 64, 2 * 80, 2 + 16 + 16, 2 + 32 + 64 + 16
+    assert f"public share {public:,} bytes" in sparse.note
+    assert sparse.upload_bytes == public + frames + private + sealed
+    assert dense.upload_bytes == 16 + 64 + 2**23 * 8 + frames + private + sealed
+    assert sparse.security_bits == dense.security_bits == 127
+    # One aggregator's noise is that of the Gaussian mechanism, and a little more where blocks hide it.
+    assert dense.error_bound < sparse.error_bound < 1.05 * dense.error_bound
+
+
+@given(length=st.integers(1, 10**9))
+def test_preambles_blocks_fit_every_vector(length: int) -> None:
+    shape = preamble_shape(length)
+    assert shape.block_size <= shape.spread_length < 2 * length
+    assert shape.padded_length == shape.spread_length
 
 
 def test_needs_no_backend() -> None:
