@@ -23,12 +23,12 @@ class Dataset:
 
     Attributes:
         name: the name it was loaded by.
-        train_x: shape ``(n, *input_shape)``, uint8 (0 to 255, images) or float32.
+        train_x: shape ``(n, *input_shape)``, uint8 (0 to 255, images), float32, or int32 (token ids, 0 for padding).
         train_y: shape ``(n,)``, int64 class numbers.
         test_x: shape ``(m, *input_shape)``, dtype of `train_x`.
         test_y: shape ``(m,)``, int64.
         num_classes: class numbers lie in ``[0, num_classes)``.
-        task_kind: ``"image"``, ``"tabular"`` or ``"text"`` (already turned into vectors).
+        task_kind: ``"image"``, ``"tabular"`` or ``"text"`` (already turned into vectors or ids).
         input_shape: shape of one example; ``(channels, height, width)`` for images.
         client_ids: shape ``(n,)``, int64, the natural client of each training row, or ``None``.
         source: where the files came from.
@@ -57,10 +57,10 @@ class Dataset:
                 array.flags.writeable = False
 
     def _check_rows(self, split: str, x: NDArray[Any], y: NDArray[np.int64]) -> None:
-        if x.shape != (y.shape[0], *self.input_shape) or x.dtype not in (np.uint8, np.float32):
+        if x.shape != (y.shape[0], *self.input_shape) or x.dtype not in (np.uint8, np.float32, np.int32):
             raise BadOption(
-                f"{self.name}: {split} examples of shape {x.shape}, {x.dtype}: must be uint8 or float32 of shape "
-                f"({y.shape[0]}, {', '.join(map(str, self.input_shape))}); convert them in the loader"
+                f"{self.name}: {split} examples of shape {x.shape}, {x.dtype}: must be uint8, float32 or int32 of "
+                f"shape ({y.shape[0]}, {', '.join(map(str, self.input_shape))}); convert them in the loader"
             )
         if y.dtype != np.int64 or (y.size and not 0 <= y.min() <= y.max() < self.num_classes):
             raise BadOption(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fedsim.tasks._checks import bad_options, check_image
 from fedsim.tasks.errors import BadOption, UnknownName
 from fedsim.tasks.resnet import resnet8, resnet20
+from fedsim.tasks.text_models import decoder_tiny, encoder_tiny, minilm
 from fedsim.tasks.vit import vit_tiny
 
 __all__ = ["build_model", "list_models", "model_options"]
@@ -114,4 +115,7 @@ _BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "resnet8": resnet8,
     "resnet20": resnet20,
     "vit-tiny": vit_tiny,
+    "encoder-tiny": encoder_tiny,
+    "decoder-tiny": decoder_tiny,
+    "minilm": minilm,
 }

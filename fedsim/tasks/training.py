@@ -166,8 +166,13 @@ def learning_rate(config: TrainConfig, round: int) -> float:
 
 
 def as_inputs(x: NDArray[Any] | Tensor, device: torch.device | None = None) -> Tensor:
-    """Return examples as a float32 tensor on `device`: bytes 0..255 become -1..1, floats stay. Does not modify `x`."""
+    """Return examples as a tensor on `device`, `x` unmodified.
+
+    Bytes 0..255 become float32 in -1..1, token ids (int32 or int64) become int64, floats become float32.
+    """
     tensor = x if isinstance(x, Tensor) else torch.tensor(x)
+    if tensor.dtype in (torch.int32, torch.int64):
+        return tensor.to(device, torch.int64)
     if tensor.dtype == torch.uint8:
         return tensor.to(device).to(torch.float32).div_(127.5).sub_(1.0)
     return tensor.to(device, torch.float32)
@@ -188,7 +193,8 @@ def train(
 
     Each epoch goes through a new permutation. A last batch of one example is left out where the model has batch
     normalisation and the client has more examples (one example has no variance); a client with one example in all
-    trains with the running statistics instead. Only parameters with ``requires_grad`` change.
+    trains with the running statistics instead. Only parameters with ``requires_grad`` change; a module none of
+    whose parameters do stays in evaluation mode (no dropout, fixed statistics).
 
     Args:
         model: on any device; left in training mode as it was found.
@@ -346,6 +352,10 @@ def _mode(model: nn.Module, *, training: bool) -> Iterator[None]:
     """Set the mode of all submodules and restore each one's own afterwards."""
     before = [(module, module.training) for module in model.modules()]
     model.train(training)
+    for module in model.modules() if training else ():
+        parameters = list(module.parameters())
+        if parameters and not any(p.requires_grad for p in parameters):
+            module.eval()
     try:
         yield
     finally:

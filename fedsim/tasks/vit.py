@@ -2,57 +2,26 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from fedsim.tasks._checks import check_image
 from fedsim.tasks.errors import BadOption
+from fedsim.tasks.transformer import Block, BlockStack
 
 
-class Attention(nn.Module):
-    """Multi-head self-attention over ``(batch, tokens, dim)``."""
-
-    def __init__(self, dim: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.query = nn.Linear(dim, dim)
-        self.key = nn.Linear(dim, dim)
-        self.value = nn.Linear(dim, dim)
-        self.out = nn.Linear(dim, dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the attended tokens, same shape."""
-        batch, tokens, dim = x.shape
-        q, k, v = (
-            layer(x).view(batch, tokens, self.heads, -1).transpose(1, 2) for layer in (self.query, self.key, self.value)
-        )
-        mixed = functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, tokens, dim)
-        out: Tensor = self.out(mixed)
-        return out
-
-
-class EncoderBlock(nn.Module):
-    """Attention and a two-layer perceptron, each behind a layer norm and beside a shortcut."""
-
-    def __init__(self, dim: int, heads: int, mlp_dim: int) -> None:
-        super().__init__()
-        self.norm1 = nn.LayerNorm(dim)
-        self.attention = Attention(dim, heads)
-        self.norm2 = nn.LayerNorm(dim)
-        self.fc1 = nn.Linear(dim, mlp_dim)
-        self.fc2 = nn.Linear(mlp_dim, dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return tokens of the same shape."""
-        x = x + self.attention(self.norm1(x))
-        out: Tensor = x + self.fc2(functional.gelu(self.fc1(self.norm2(x))))
-        return out
-
-
-class ViT(nn.Module):
+class ViT(BlockStack):
     """Patches -> class token and positions -> encoder blocks -> linear head on the class token."""
 
+    stem = ("patches", "class_token", "positions")
+
     def __init__(
-        self, input_shape: tuple[int, ...], num_classes: int, patch: int, dim: int, depth: int, heads: int
+        self,
+        input_shape: tuple[int, ...],
+        num_classes: int,
+        patch: int,
+        dim: int,
+        depth: int,
+        heads: int,
+        lora_rank: int = 0,
     ) -> None:
         super().__init__()
         channels, height, width = input_shape
@@ -60,20 +29,30 @@ class ViT(nn.Module):
         self.patches = nn.Conv2d(channels, dim, patch, stride=patch)
         self.class_token = nn.Parameter(torch.zeros(1, 1, dim))
         self.positions = nn.Parameter(0.02 * torch.randn(1, tokens, dim))
-        self.blocks = nn.Sequential(*(EncoderBlock(dim, heads, 2 * dim) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(Block(dim, heads, 2 * dim, lora_rank=lora_rank) for _ in range(depth)))
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, num_classes)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return logits of shape ``(batch, num_classes)``."""
+    def embed(self, x: Tensor) -> tuple[Tensor, None]:
+        """Return the class token and the patches, ``(batch, tokens, dim)``; there is no padding."""
         x = self.patches(x).flatten(2).transpose(1, 2)
-        x = torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1) + self.positions
-        logits: Tensor = self.head(self.norm(self.blocks(x)[:, 0]))
+        return torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1) + self.positions, None
+
+    def tail(self, hidden: Tensor, valid: Tensor | None) -> Tensor:
+        """Return logits of shape ``(batch, num_classes)``."""
+        logits: Tensor = self.head(self.norm(hidden[:, 0]))
         return logits
 
 
 def vit_tiny(
-    input_shape: tuple[int, ...], num_classes: int, *, patch: int = 0, dim: int = 64, depth: int = 4, heads: int = 4
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    patch: int = 0,
+    dim: int = 64,
+    depth: int = 4,
+    heads: int = 4,
+    lora_rank: int = 0,
 ) -> nn.Module:
     """ViT-tiny: width 64, 4 blocks, 4 heads (139k parameters at 28x28 with patch 7); patch 0 picks a quarter side."""
     check_image(input_shape, 2)
@@ -81,6 +60,13 @@ def vit_tiny(
     patch = patch or next(p for p in range(max(side // 4, 1), 0, -1) if all(s % p == 0 for s in input_shape[1:]))
     if any(s % patch for s in input_shape[1:]):
         raise BadOption(f"patch {patch} must divide the sides {input_shape[1:]}; choose a divisor, or 0")
-    if dim % heads:
+    check_widths(dim, heads, depth, lora_rank)
+    return ViT(input_shape, num_classes, patch, dim, depth, heads, lora_rank)
+
+
+def check_widths(dim: int, heads: int, depth: int, lora_rank: int) -> None:
+    """Raise :class:`~fedsim.tasks.errors.BadOption` unless these make a stack of blocks."""
+    if heads < 1 or dim < 1 or dim % heads:
         raise BadOption(f"dim {dim} must be a multiple of heads {heads}; 64 and 4 are the defaults")
-    return ViT(input_shape, num_classes, patch, dim, depth, heads)
+    if depth < 1 or lora_rank < 0:
+        raise BadOption(f"depth {depth} must be at least 1, lora_rank {lora_rank} at least 0; 4 and 0 are usual")

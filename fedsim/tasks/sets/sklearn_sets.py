@@ -8,12 +8,17 @@ _LICENCE = "BSD-3-Clause (scikit-learn)"
 
 
 @register_dataset("digits", "1,797 handwritten digits, 8x8 grey, 10 classes (scikit-learn)")
-def load_digits(test_fraction: float = 0.2, seed: int = 0) -> Dataset:
-    """Load the digits: float32 in [0, 1], shape ``(n, 1, 8, 8)``; the split is seeded and class-balanced."""
+def load_digits(test_fraction: float = 0.2, seed: int = 0, tokens: bool = False) -> Dataset:
+    """Load the digits: float32 in [0, 1], shape ``(n, 1, 8, 8)``; the split is seeded and class-balanced.
+
+    With `tokens` a digit is a text of 64 grey levels, line by line: int32 in [1, 17], for the text models.
+    """
     from sklearn import datasets
 
     raw = datasets.load_digits()
     x = np.ascontiguousarray(raw.images[:, None] / 16.0, np.float32)
+    if tokens:
+        x = raw.images.reshape(-1, 64).astype(np.int32) + 1
     y = raw.target.astype(np.int64)
     train, test = split_rows(y, test_fraction, seed)
     return Dataset(
@@ -23,8 +28,8 @@ def load_digits(test_fraction: float = 0.2, seed: int = 0) -> Dataset:
         test_x=x[test],
         test_y=y[test],
         num_classes=10,
-        task_kind="image",
-        input_shape=(1, 8, 8),
+        task_kind="text" if tokens else "image",
+        input_shape=x.shape[1:],
         source="scikit-learn load_digits (UCI optical recognition of handwritten digits, test part)",
         licence=_LICENCE,
     )

@@ -99,7 +99,7 @@ def test_a_data_set_of_the_wrong_form_is_refused() -> None:
     good = load_dataset("digits")
     fields = {name: getattr(good, name) for name in good.__dataclass_fields__}
     for change, message in (
-        ({"train_x": good.train_x.astype(np.float64)}, "must be uint8 or float32"),
+        ({"train_x": good.train_x.astype(np.float64)}, "must be uint8, float32 or int32"),
         ({"test_x": good.test_x[1:]}, "test examples of shape"),
         ({"num_classes": 9}, r"labels must be int64 in \[0, 9\)"),
         ({"client_ids": np.zeros(3, np.int64)}, "one for each train row"),

@@ -15,9 +15,11 @@ PARAMETERS = {
     "vit-tiny": 139_018,
 }
 
+TEXT_PARAMETERS = {"encoder-tiny": 139_914, "decoder-tiny": 205_962}
+
 
 def test_every_model_is_counted_here() -> None:
-    assert set(list_models()) == set(PARAMETERS) and all(list_models().values())
+    assert set(list_models()) == {*PARAMETERS, *TEXT_PARAMETERS, "minilm"} and all(list_models().values())
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
@@ -25,6 +27,13 @@ def test_parameter_counts_and_output_shape(name: str) -> None:
     model = build_model(name, input_shape=(1, 28, 28), num_classes=10, seed=0)
     assert sum(p.numel() for p in model.parameters()) == PARAMETERS[name]
     assert model(torch.zeros(3, 1, 28, 28)).shape == (3, 10)
+
+
+@pytest.mark.parametrize("name", TEXT_PARAMETERS)
+def test_text_models_are_counted_and_read_token_ids(name: str) -> None:
+    model = build_model(name, input_shape=(64,), num_classes=10, seed=0, vocab=18)
+    assert sum(p.numel() for p in model.parameters()) == TEXT_PARAMETERS[name]
+    assert model(torch.randint(1, 18, (3, 64), dtype=torch.int32)).shape == (3, 10)
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
