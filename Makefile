@@ -22,6 +22,7 @@ help:
 	@echo "make test    run the tests (ARGS='-k config', ARGS='-m slow')"
 	@echo "make lint    formatter, linter and type checker"
 	@echo "make bench   benchmarks of engine, secure sums and sizes, with their limits"
+	@echo "make sanitize the compiled module under address and undefined-behaviour sanitizers"
 	@echo "make clean   remove what was built; runs/ stays"
 
 demo: $(VENV)/.installed

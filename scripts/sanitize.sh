@@ -6,7 +6,8 @@ cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
 into=build/sanitized
 prefix=$("$python" -m nanobind --cmake_dir)
-cmake=$(command -v cmake || echo "$(dirname "$python")/cmake")
+cmake=$(dirname "$python")/cmake
+[ -x "$cmake" ] || cmake=cmake
 "$cmake" -S . -B "$into" -DFEDSIM_SANITIZE=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo \
   -DPython_EXECUTABLE="$(realpath -s "$python")" -Dnanobind_ROOT="$prefix" >"$into.log" 2>&1 ||
   { tail -n 20 "$into.log" >&2; exit 1; }

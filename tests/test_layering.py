@@ -108,6 +108,7 @@ def test_allowed_imports_are_left_alone() -> None:
     assert violations("experiments/good.py", "import fedsim, strategies, crypto, ray, torch\n") == []
 
 
+@pytest.mark.report("T11", "both import")
 def test_our_crypto_does_not_collide_with_pycryptodome() -> None:
     import Crypto.Cipher
 

@@ -39,6 +39,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("readme")
 
 
+@pytest.mark.report("U28", "every command of the README runs, and its tables are compared with the code")
 @pytest.mark.parametrize("command", [c for c in OURS if c not in LONG])
 def test_command_runs(command, folder):
     done = start(command, folder)

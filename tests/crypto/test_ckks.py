@@ -15,6 +15,7 @@ def plan(clients: int, bound: float, length: int = 2048) -> Plan:
     return Plan(length=length, clients=clients, bound=bound)
 
 
+@pytest.mark.report("T5")
 @given(
     clients=st.integers(1, 4096),
     bound=st.floats(1e-3, 1e4),
@@ -89,6 +90,7 @@ def test_refuses_bad_parameters(arguments: dict[str, object], match: str) -> Non
         CkksParameters(**arguments)
 
 
+@pytest.mark.report("U40", "every budget states its security; less than 128 bits needs `allow_insecure`")
 def test_under_128_bits_needs_an_explicit_flag() -> None:
     weak = CkksParameters(4096, (60, 60), insecure=True)
     assert weak.security_bits == 0

@@ -78,6 +78,7 @@ def test_randomness_is_fresh_by_default_and_explicit_on_request():
     assert np.array_equal(*twice)
 
 
+@pytest.mark.report("U29")
 def test_counts_and_reports_clipping(caplog):
     with caplog.at_level(logging.WARNING):
         encoded = FixedPoint(bound=8.0, fraction_bits=10).encode(np.array([8.0, 9.0, 100.0, -7.0]))
@@ -101,6 +102,7 @@ def test_refuses_values_that_are_not_finite(bad):
         FixedPoint(bound=1.0, fraction_bits=8).encode(values)
 
 
+@pytest.mark.report("U30")
 def test_sums_of_1024_clients_at_the_bound_are_exact():
     codec = FixedPoint.fitting(bound=8.0, clients=1024, ring_bits=32)
     codec.check(1024, 32)
@@ -109,6 +111,9 @@ def test_sums_of_1024_clients_at_the_bound_are_exact():
     assert (codec.decode(from_residues(total, 2**32)) / 1024).tolist() == [8.0, -8.0, 8.0]
 
 
+@pytest.mark.report(
+    "U30", "bits of value, weight and clients are added up before round 1; 1,024 clients at 8.0 give exactly 8.0"
+)
 def test_refuses_a_budget_that_wraps():
     codec = FixedPoint(bound=0.999, fraction_bits=12, weight_bits=17)
     assert codec.value_bits == 13

@@ -58,6 +58,7 @@ def vectors(count: int, length: int, seed: int = 0) -> list[np.ndarray]:
     return [rng.uniform(-2, 2, length).astype(np.float32) for _ in range(count)]
 
 
+@pytest.mark.report("U26")
 @pytest.mark.skipif(not os.environ.get("FEDSIM_REQUIRE_OPENFHE"), reason="FEDSIM_REQUIRE_OPENFHE is not set")
 def test_library_is_there_where_it_is_required() -> None:
     assert not REASON
@@ -106,6 +107,7 @@ def test_many_clients_stay_within_the_bound_of_their_number(name: str, clients: 
     assert np.abs(opened - expected).max() <= sum_.budget.error_bound
 
 
+@pytest.mark.report("U30")
 @needs_library
 def test_1024_clients_at_the_clip_value_sum_exactly() -> None:
     sum_, _, own = federation("openfhe-bgv", False, 1024)
@@ -143,6 +145,7 @@ def test_bgv_clips_and_counts_and_ckks_refuses_what_is_beyond_the_bound() -> Non
         sum_.sealer(own).seal(wide, tag(3))
 
 
+@pytest.mark.report("T8", "refused by the client, before any library")
 @needs_library
 @each_scheme
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -236,6 +239,7 @@ def test_equal_vectors_seal_differently() -> None:
     assert sealer.seal(vector, tag(3)) != sealer.seal(vector, tag(3))
 
 
+@pytest.mark.report("U13")
 @needs_library
 @each_scheme
 def test_refuses_every_damaged_message(name: str) -> None:
@@ -303,6 +307,7 @@ def test_bytes_a_parameter_on_the_wire(name: str, most: float) -> None:
     assert len(part) / plan.length <= most
 
 
+@pytest.mark.report("U23")
 @needs_library
 def test_roles_survive_pickling() -> None:
     sum_, _, own = federation("openfhe-bgv")
@@ -328,6 +333,7 @@ for technique in (o.FIXEDMANUAL, o.FIXEDAUTO, o.FLEXIBLEAUTO, o.FLEXIBLEAUTOEXT)
 """
 
 
+@pytest.mark.report("U12", "enc(1.5) + 0.5 = 2.0 in all four scaling modes")
 @needs_library
 def test_library_adds_plaintexts_right_in_every_scaling_mode() -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -55,12 +55,14 @@ def test_a_named_interpreter_that_fails_is_reported_with_reason_and_remedy(monke
         Bridge().call("open", SPEC)
 
 
+@pytest.mark.report("U26")
 def test_an_interpreter_without_the_library_says_why(tmp_path: Path) -> None:
     path = fake_interpreter(tmp_path, "")
     Path(path).write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'openfhe'\" >&2\nexit 1\n")
     assert find.why_not(path) == "ModuleNotFoundError: No module named 'openfhe'"
 
 
+@pytest.mark.report("T9", "the interpreter is tried by using the library; if that fails, the reason is shown")
 def test_a_named_interpreter_is_tried_by_using_it_and_explained_if_that_fails(tmp_path: Path) -> None:
     path = fake_interpreter(tmp_path, "")
     Path(path).write_text(
@@ -133,6 +135,7 @@ def test_a_refusal_of_the_library_keeps_the_worker() -> None:
     bridge.close()
 
 
+@pytest.mark.report("U25")
 @needs_library
 def test_a_copy_starts_its_own_worker_and_threads_are_pinned() -> None:
     bridge = Bridge(PYTHON)

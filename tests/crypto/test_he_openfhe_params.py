@@ -101,6 +101,7 @@ def test_refuses_a_ckks_sum_that_wraps_naming_the_bound() -> None:
     assert fitted.ring.scale_bits == 47 and fitted.budget.headroom_bits > 0
 
 
+@pytest.mark.report("U16", "refused before anything is allocated, with the bytes wanted and the limit")
 def test_refuses_memory_above_the_limit_before_anything_is_allocated() -> None:
     large = OpenFheBgv(PLAN, Ring("bgv", 65536, 60, plain_bits=31), python="/nonexistent")
     with pytest.raises(BudgetExceeded, match="ring 65536 with 1 primes needs about .* the limit is 104857600"):

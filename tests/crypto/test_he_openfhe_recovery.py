@@ -47,6 +47,7 @@ def test_any_t_members_rebuild_an_absent_share_and_open(base: str, flooding: str
     assert np.abs(fuse(sum_, partials, HERE) - 3.0).max() <= sum_.budget.error_bound
 
 
+@pytest.mark.report("U39")
 def test_fewer_than_t_pieces_do_not_rebuild_the_share() -> None:
     sum_, _, members = committee("bgv", "heuristic", 5)
     pieces = split_share(sum_, members[0], 3)
@@ -71,6 +72,7 @@ def test_pieces_are_uniform_and_tell_nothing_of_unreduced_sums() -> None:
     assert quarters.size == 4 and np.abs(quarters / residues.size - 0.25).max() < 0.02
 
 
+@pytest.mark.report("U39")
 def test_refuses_mixed_damaged_doubled_and_wrong_pieces() -> None:
     sum_, clients, members = committee("bgv", "heuristic", 5)
     own, other = split_share(sum_, members[0], 3), split_share(sum_, members[1], 3)

@@ -54,6 +54,7 @@ def sealed_total(sum_, clients: KeyBundle, vectors: list[np.ndarray], here: Tag)
     return bytes(adder.total())
 
 
+@pytest.mark.report("U15", "three members set up by messages and open the sum of [1..8] as 36")
 @each_case
 def test_three_members_set_up_by_messages_and_open_1_to_8_as_36(base: str, flooding: str) -> None:
     plan = Plan(length=5, clients=8, bound=8.0)
@@ -124,6 +125,7 @@ def test_two_of_three_cannot_open_and_nothing_is_lost(base: str, flooding: str, 
     assert np.abs(fuser.open() - 3.0).max() <= 1e-3
 
 
+@pytest.mark.report("U39", "no share is the secret; too few, mixed and repeated pieces are errors")
 @each_case
 def test_no_share_and_no_pair_of_shares_is_the_key(base: str, flooding: str) -> None:
     sum_, server, clients, members = committee(base, flooding)
@@ -175,6 +177,7 @@ def test_a_member_answers_one_total_a_round_with_the_same_bytes() -> None:
     assert member.partial(new, tag(4, 6)) != answer
 
 
+@pytest.mark.report("U39")
 def test_refuses_duplicates_other_totals_rounds_and_parts() -> None:
     sum_, _, clients, members = committee("bgv", "heuristic")
     here = tag(4, 7)

@@ -2,6 +2,9 @@
 
 import os
 import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -99,6 +102,7 @@ def test_a_public_sum_of_1000_obeys_the_law(data: st.DataObject) -> None:
     check_law(data, "public", 1000, 2048, distinct=1000)
 
 
+@pytest.mark.report("U30")
 def test_1024_clients_at_the_clip_value_sum_exactly() -> None:
     sum_, _, key = federation(Plan(length=2049, clients=1024, bound=8.0))
     t = tag(2049)
@@ -137,6 +141,7 @@ def test_values_beyond_the_bound_are_clipped_and_counted(caplog: pytest.LogCaptu
     )
 
 
+@pytest.mark.report("T8")
 def test_names_nan_at_the_client() -> None:
     sum_, _, key = federation(Plan(length=3, clients=2, bound=1.0))
     with pytest.raises(InputError, match="coordinate 1 is nan"):
@@ -153,6 +158,7 @@ def test_refuses_wrong_lengths() -> None:
         sum_.adder(tag(4))
 
 
+@pytest.mark.report("U58")
 @pytest.mark.parametrize("kind", ["strided", "reversed", "big-endian", "float32"])
 def test_any_memory_layout_gives_the_same_integers(kind: str) -> None:
     values = np.linspace(-1, 1, 500)
@@ -344,6 +350,7 @@ class TestKeys:
         with pytest.raises(KeyMismatch, match="call with_key"):
             BfvSum(Plan(length=8, clients=2, bound=1.0)).adder(tag(8))
 
+    @pytest.mark.report("U23")
     def test_roles_cross_processes(self) -> None:
         sum_, _, key = federation(Plan(length=8, clients=2, bound=1.0))
         sealer, opener = pickle.loads(pickle.dumps((sum_.sealer(key), sum_.opener(key))))
@@ -374,6 +381,20 @@ class TestKeys:
         total = add_many(sum_, parts, [1, 1], tag(8))
         np.testing.assert_array_equal(sum_.opener(key).open([total], tag(8)), np.full(8, 2.0))
 
+    @pytest.mark.report("U11", "one of eight threads fails: one Python exception, and the others' parts are right")
+    def test_a_failure_in_one_of_eight_threads_is_one_exception(self) -> None:
+        sum_, _, key = federation(Plan(length=5000, clients=8, bound=1.0))
+        vectors = [np.full(5000, 0.125, np.float32) for _ in range(8)]
+        vectors[3][4999] = np.nan
+        with ThreadPoolExecutor(8) as pool:
+            sealing = [pool.submit(sum_.sealer(key).seal, vector, tag(5000)) for vector in vectors]
+        failed = [future.exception() for future in sealing]
+        assert [at for at, error in enumerate(failed) if error] == [3]
+        assert isinstance(failed[3], InputError) and "4999" in str(failed[3])
+        parts = [future.result()[0] for at, future in enumerate(sealing) if at != 3]
+        opened = sum_.opener(key).open([add_many(sum_, parts, [1] * 7, tag(5000))], tag(5000))
+        np.testing.assert_array_equal(opened, np.full(5000, 0.875))
+
     def test_no_open_file_is_left_behind(self) -> None:
         sum_, _, key = federation(Plan(length=8, clients=2, bound=1.0))
         sum_.sealer(key)
@@ -381,6 +402,33 @@ class TestKeys:
         for _ in range(5):
             sum_.sealer(key).seal(np.ones(8), tag(8))
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+EIGHT_CLIENTS = """
+import resource, sys
+import numpy as np
+from crypto.base import Plan, Tag
+from crypto.he_seal import BfvSum
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+length = int(sys.argv[1])
+sum_ = BfvSum(Plan(length=length, clients=8, bound=1.0), stochastic=False)
+server, clients = sum_.make_keys()
+sum_, t = sum_.with_key(server.key_id), Tag(round=1, layout_hash=b"layout-hash-0123", length=length)
+adder = sum_.adder(t)
+for client in range(8):
+    adder.add(sum_.sealer(clients).seal(np.full(length, client / 8, np.float32), t)[0])
+opened = sum_.opener(clients).open([adder.total()], t)
+print(bool(np.abs(opened - 3.5).max() <= sum_.budget.error_bound))
+"""
+
+
+@pytest.mark.report("U24", "eight clients of a million values complete within 4 GB of address space")
+@pytest.mark.parametrize("length", [100_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_eight_clients_complete_within_a_memory_limit(length: int) -> None:
+    command = [sys.executable, "-c", EIGHT_CLIENTS, str(length)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment, check=False)
+    assert done.stdout.strip() == "True", done.stderr[-2000:]
 
 
 @pytest.fixture(scope="module")
@@ -397,10 +445,12 @@ def million():
 class TestMemory:
     """Peaks of one million values; ``experiments/bench/he.py --memory`` measures ten million."""
 
+    @pytest.mark.report("U21")
     def test_sealing_stays_near_the_payload(self, million) -> None:
         _, part, extra = million
         assert extra < 3 * len(part) + 20e6
 
+    @pytest.mark.report("U59")
     def test_adding_takes_one_total_however_many_clients(self, million) -> None:
         sum_, part, _ = million
         before = reset_peak()

@@ -79,6 +79,9 @@ def test_many_clients_obey_the_law(mode: str, clients: int, data: st.DataObject)
     check_law(data, mode, clients, parameters.slots, parameters)
 
 
+@pytest.mark.report(
+    "U7", "4,095 to 8,193 values open to the plain sum within the bound; the last ciphertext is not polluted"
+)
 @pytest.mark.parametrize("length", [4095, 4096, 4097, 8192, 8193])
 def test_lengths_across_slot_edges_do_not_pollute_the_last_chunk(length: int) -> None:
     sum_, _, key = federation(Plan(length=length, clients=2, bound=1.0), parameters=CkksParameters(8192, (60, 60), 40))
@@ -88,6 +91,10 @@ def test_lengths_across_slot_edges_do_not_pollute_the_last_chunk(length: int) ->
     assert np.max(np.abs(opened - 2 * v)) <= sum_.budget.error_bound
 
 
+@pytest.mark.report(
+    "U2", "chain [40,40] at scale 2^30 is refused with its bound of 512; on [60,40] the sum is 1600 within 1e-3"
+)
+@pytest.mark.report("T5", "refused before round 1 with the bound and two remedies")
 def test_16_times_100_is_refused_on_a_short_chain_and_right_on_a_long_one() -> None:
     plan = Plan(length=2048, clients=16, bound=100.0)
     with pytest.raises(BudgetExceeded, match=r"16 clients at 100 .* bound 512 only .* \[60, 40\], or scale 2\^28"):
@@ -98,6 +105,22 @@ def test_16_times_100_is_refused_on_a_short_chain_and_right_on_a_long_one() -> N
     assert np.max(np.abs(sum_.opener(key).open([add_all(sum_, parts, t)], t) - 1600)) < 1e-3
 
 
+@pytest.mark.report("U3", "2,048 products on chain [40,29,40] at scale 2^28 sum within 1e-3, or are refused")
+@pytest.mark.parametrize("chain", [(40, 28, 40), (40, 29, 40)])
+def test_a_modulus_of_one_bit_more_never_gives_a_wrong_sum(chain: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(355)
+    products = (rng.uniform(0.5, 1, (4, 2048)) * rng.uniform(0.5, 1, (4, 2048)) * 0.25).astype(np.float32)
+    plan = Plan(length=2048, clients=4, bound=1.0)
+    try:
+        sum_, _, key = federation(plan, parameters=CkksParameters(8192, chain, 28), mode="public")
+    except BudgetExceeded:
+        return
+    sealer, t = sum_.sealer(key), tag(2048)
+    opened = sum_.opener(key).open([add_all(sum_, [sealer.seal(v, t)[0] for v in products], t)], t)
+    np.testing.assert_allclose(opened, products.astype(np.float64).sum(axis=0), rtol=1e-3)
+
+
+@pytest.mark.report("U10", "zeros seal and sum like any value; layers that do not travel cost 0 bytes")
 def test_a_zero_vector_and_a_zero_beside_a_value_sum_right() -> None:
     sum_, _, key = federation(Plan(length=2, clients=2, bound=1.0))
     sealer, t = sum_.sealer(key), tag(2)
@@ -142,6 +165,7 @@ def test_upload_is_at_most_31_bytes_a_value_with_a_public_key_and_half_with_seed
         assert len(sum_.sealer(key).seal(np.zeros(16384), tag(16384))[0]) / 16384 <= most
 
 
+@pytest.mark.report("U21", "two ciphertexts, at most 0.7 MB; sealing needs less than three times the payload")
 def test_5609_values_make_two_ciphertexts() -> None:
     sum_, _, key = federation(
         Plan(length=5609, clients=2, bound=1.0), parameters=CkksParameters(8192, (60, 40, 40, 60), 40), mode="public"
@@ -153,6 +177,7 @@ def test_5609_values_make_two_ciphertexts() -> None:
 class TestKeys:
     """Who holds what."""
 
+    @pytest.mark.report("U20", "less than 0.5 MB at ring 8192: no evaluation keys")
     def test_a_public_bundle_is_small_and_holds_no_evaluation_keys(self) -> None:
         _, server, clients = federation(
             Plan(length=8, clients=2, bound=1.0), parameters=CkksParameters(8192, (60, 40, 40, 60), 40), mode="public"
@@ -160,6 +185,7 @@ class TestKeys:
         assert len(server.encode()) < 100
         assert len(without_secret(clients, "clients").encode()) < 500_000
 
+    @pytest.mark.report("U18", "what the server has does not open; no file and no log of a run holds a byte of a key")
     def test_the_server_holds_no_key_and_cannot_open(self) -> None:
         sum_, server, clients = federation(Plan(length=8, clients=2, bound=1.0), mode="public")
         assert server.secret == b"" and server.public == b""
@@ -179,6 +205,8 @@ class TestKeys:
         values = engine.decrypt(guess, engine.load(memoryview(engine.save(adder._total[0]))), 1)
         assert np.min(np.abs(values[:8] - 0.5)) > 1e-3
 
+    @pytest.mark.report("U8", "`KeyMismatch` from the key's id in the header; nothing is added")
+    @pytest.mark.report("T7", "refused by the key's id; where the id is forged, found when opening")
     def test_two_key_pairs_never_mix(self) -> None:
         sum_, _, key = federation(Plan(length=3, clients=2, bound=3.0))
         _, _, other = federation(Plan(length=3, clients=2, bound=3.0))
@@ -191,6 +219,7 @@ class TestKeys:
             adder.add(foreign)
         assert adder.count == 1
 
+    @pytest.mark.report("T7")
     def test_a_forged_key_id_is_found_when_opening(self) -> None:
         sum_, _, key = federation(Plan(length=3, clients=2, bound=3.0))
         stranger, _, other = federation(Plan(length=3, clients=2, bound=3.0))
@@ -199,6 +228,7 @@ class TestKeys:
         with pytest.raises(IntegrityError, match="another making"):
             sum_.opener(key).open([total], tag(3))
 
+    @pytest.mark.report("U9", "refused by the decoder with both values")
     def test_a_ciphertext_of_another_scale_is_refused(self) -> None:
         plan = Plan(length=3, clients=2, bound=3.0)
         sum_, _, key = federation(plan)
@@ -207,6 +237,7 @@ class TestKeys:
         with pytest.raises(WireError, match=r"scale 2\.19902e\+12 where this round has 1\.09951e\+12"):
             sum_.adder(tag(3)).add(wire.encode(sum_.header(tag(3)), wire.PART, 1, body))
 
+    @pytest.mark.report("U23", "roles and descriptions define their state and cross processes")
     def test_roles_cross_processes(self) -> None:
         sum_, _, key = federation(Plan(length=8, clients=2, bound=1.0))
         sealer, opener, far = pickle.loads(pickle.dumps((sum_.sealer(key), sum_.opener(key), sum_)))
@@ -214,6 +245,7 @@ class TestKeys:
         np.testing.assert_allclose(opener.open([total], tag(8)), np.ones(8), atol=sum_.budget.error_bound)
 
 
+@pytest.mark.report("U26", "all imports without it; what needs it says why, and a test can demand that it is there")
 def test_says_why_where_tenseal_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "tenseal", None)
     sum_ = CkksSum(Plan(length=8, clients=2, bound=1.0))

@@ -115,6 +115,7 @@ class TestFiles:
             os.umask(old)
         return tmp_path / "keys"
 
+    @pytest.mark.report("U19")
     def test_each_role_has_a_folder_closed_to_others(self, root: Path) -> None:
         assert sorted(p.name for p in root.iterdir()) == ["clients", "server"]
         for role in ("clients", "server"):

@@ -46,6 +46,7 @@ def test_unpack_restores_shapes_dtypes_and_values(arrays):
         np.testing.assert_array_equal(back[name], array)
 
 
+@pytest.mark.report("U58")
 @pytest.mark.parametrize("view", [lambda a: a.T, lambda a: a[::2], lambda a: a.astype(">f4"), lambda a: a[:, ::-1]])
 def test_strided_and_big_endian_arrays_pack_like_contiguous_copies(view):
     array = view(np.arange(12, dtype=np.float32).reshape(4, 3))
@@ -59,6 +60,7 @@ def test_scalars_keep_shape_and_dtype():
     assert back["count"].shape == () and back["count"].dtype == np.int64 and back["count"] == 20
 
 
+@pytest.mark.report("U17", "the client refuses with the array and the index; the round completes without it")
 def test_names_the_array_and_the_index_of_a_value_that_is_not_finite():
     array = np.zeros((2, 3), np.float32)
     array[1, 2] = np.nan
@@ -76,6 +78,7 @@ def test_large_finite_values_of_both_signs_pass():
     np.testing.assert_array_equal(Layout.of({"w": array}).pack({"w": array}), array)
 
 
+@pytest.mark.report("U56")
 def test_float16_times_a_large_weight_does_not_overflow():
     array = np.array([2.0], np.float16)
     assert Layout.of({"w": array}).pack({"w": array}, 60_000.0)[0] == 120_000.0
@@ -123,6 +126,7 @@ def test_hash_tells_names_shapes_dtypes_order_and_coordinates_apart():
     assert len(hashes) == 6
 
 
+@pytest.mark.report("U50", "each round's layout has a hash; a difference is an error that names the first ones")
 def test_first_difference_is_named():
     one = Layout.of({"a": np.zeros(2), "b": np.zeros(3)})
     two = Layout.of({"a": np.zeros(2), "b": np.zeros(4)})

@@ -62,6 +62,9 @@ def run_vector(vector: dict[str, Any], isa: str) -> tuple[str, str]:
     return bytes(a ^ b for a, b in zip(plain, stream, strict=True)).hex(), vector["ciphertext"]
 
 
+@pytest.mark.report(
+    "T10", "AES-128 in counter mode over the whole seed, with a domain for each use, equal to published vectors"
+)
 @pytest.mark.parametrize("name", names("[!b]*.json"))
 def test_published_vectors(name: str, isa: str) -> None:
     computed, stored = run_vector(load(name), isa)
@@ -175,10 +178,30 @@ def test_seek_finds_the_same_bytes() -> None:
     assert stream.bytes(48) == whole[112:]
 
 
+@pytest.mark.report("T10")
 def test_domains_and_seeds_give_different_streams() -> None:
     domains = [prg.MASK, prg.ROTATION, prg.SAMPLING, prg.NOISE, prg.RLWE]
     streams = {prg.Stream(bytes(16), d).bytes(16) for d in domains} | {prg.Stream(b"\1" * 16, prg.MASK).bytes(16)}
     assert len(streams) == 6
+
+
+@pytest.mark.report("U39b", "seeds of equal 32-bit XOR folds, and seeds that differ in one bit, give different streams")
+@pytest.mark.parametrize("bit", range(0, 128, 7))
+def test_seeds_that_a_32_bit_fold_confuses_give_different_streams(bit: int) -> None:
+    def fold(seed: bytes) -> int:
+        words = np.frombuffer(seed, np.uint32)
+        return int(np.bitwise_xor.reduce(words))
+
+    seed = bytes(range(16))
+    rotated = seed[4:] + seed[:4]
+    both = (int.from_bytes(seed, "little") ^ (1 << bit) ^ (1 << (bit + 32) % 128)).to_bytes(16, "little")
+    one = (int.from_bytes(seed, "little") ^ (1 << bit)).to_bytes(16, "little")
+    assert fold(seed) == fold(rotated) == fold(both)
+    streams = [prg.Stream(s, prg.MASK).bytes(4096) for s in (seed, rotated, both, one)]
+    assert len(set(streams)) == 4
+    for other in streams[1:]:
+        differ = np.unpackbits(np.frombuffer(streams[0], np.uint8) ^ np.frombuffer(other, np.uint8)).mean()
+        assert abs(differ - 0.5) < 0.02, "independent streams differ in half of their 32,768 bits (5 sigma: 0.014)"
 
 
 def test_floats_use_the_upper_bits() -> None:

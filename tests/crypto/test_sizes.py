@@ -9,11 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crypto.base import Plan
+from crypto.ckks import CkksParameters
 from crypto.errors import InputError
 from crypto.he_openfhe import OpenFheBgv, OpenFheCkks, OpenFheSum
 from crypto.he_seal import BfvSum
 from crypto.he_tenseal import CkksSum
+from crypto.packing import Layout
 from crypto.sizes import COSTS, MODELS, SCHEMES, preamble_shape, sizes
+from fedsim.tasks.models import build_model
+from strategies.state import state_arrays
 
 OURS = {
     "bfv": lambda plan: BfvSum(plan),
@@ -21,6 +25,18 @@ OURS = {
     "ckks": lambda plan: CkksSum(plan),
     "ckks-public": lambda plan: CkksSum(plan, mode="public"),
 }
+
+
+@pytest.mark.report(
+    "U22", "all arrays of a model are packed as one vector: a ResNet is ceil(values / slots) ciphertexts"
+)
+def test_a_models_arrays_are_packed_into_one_vector() -> None:
+    model = build_model("resnet20", input_shape=(3, 32, 32), num_classes=10, seed=0)
+    layout = Layout.of(state_arrays(model))
+    for make in (lambda plan: CkksSum(plan, parameters=CkksParameters(8192, (60, 40), 40)), OURS["bfv"]):
+        sum_ = make(Plan(length=layout.length, clients=10, bound=1.0))
+        assert sum_.ciphertexts(layout.length) == -(-layout.length // sum_.slots)
+        assert sum_.ciphertexts(layout.length) < sum(-(-s.size // sum_.slots) for s in layout.segments)
 
 
 @pytest.mark.parametrize("scheme", OURS)

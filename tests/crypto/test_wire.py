@@ -60,6 +60,8 @@ def test_refuses_truncation_at_every_length_and_trailing_bytes():
         wire.decode(FRAME + b"\0", HEADER, wire.PART)
 
 
+@pytest.mark.report("U13", "`IntegrityError` before anything is decrypted")
+@pytest.mark.report("T6", "every flipped bit is found by the frame's checksum, before the library sees it")
 def test_finds_every_flipped_bit():
     for bit in range(8 * len(FRAME)):
         damaged = bytearray(FRAME)

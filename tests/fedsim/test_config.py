@@ -229,6 +229,7 @@ def test_preamble_counts_clients_equally() -> None:
     assert load_config(None, ["protection.name=preamble"]).federation.weighting == "uniform"
 
 
+@pytest.mark.report("U28")
 def test_readme_shows_which_strategy_runs_under_which_protection() -> None:
     text = Path(__file__).parents[2].joinpath("README.md").read_text(encoding="utf-8")
     table = [

@@ -140,6 +140,7 @@ def protected(tmp_path_factory):
     return get
 
 
+@pytest.mark.report("U27", "one setting; the same run under each protection equals plain within its bound")
 @each_protection
 def test_weights_after_a_round_are_within_the_error_bound_of_plain(protected, plain, name):
     run_ = protected(name)
@@ -164,6 +165,7 @@ def secrets(folder: str) -> list[KeyBundle]:
     return [KeyBundle.decode(path.read_bytes()) for path in sorted(Path(folder).rglob("*.key"))]
 
 
+@pytest.mark.report("U18")
 @each_protection
 def test_the_server_is_given_no_secret_and_cannot_open(protected, name):
     run_ = protected(name)
@@ -215,6 +217,7 @@ def windows(secret: bytes, most: int = 64) -> list[bytes]:
     return telling[:: max(1, len(telling) // most)]
 
 
+@pytest.mark.report("U18")
 @each_protection
 def test_artefacts_hold_no_key_bytes(protected, name):
     run_ = protected(name)
@@ -235,6 +238,7 @@ def test_a_planted_key_is_found(tmp_path):
     assert any(w in data for w in windows(secret, 1000))
 
 
+@pytest.mark.report("U18")
 @each_protection
 def test_logs_hold_no_key_bytes(tmp_path, caplog, name):
     with caplog.at_level("DEBUG"):
@@ -345,6 +349,7 @@ def without_client(tmp_path_factory):
     return with_fault(folder, "bfv", lambda config, place: raises, "protection.rounding=nearest")
 
 
+@pytest.mark.report("U17")
 @needs_seal
 @pytest.mark.parametrize("fault", [f for f in FAULTS if f != "replayed"])
 def test_a_bad_message_is_named_and_the_rounds_complete_without_it(tmp_path, without_client, fault):
@@ -407,6 +412,7 @@ def test_ray_gives_the_same_bits_and_the_same_accepted_clients(tmp_path):
 # ----------------------------------------------------------------- before round 1, and clipping
 
 
+@pytest.mark.report("T5")
 @needs_seal
 def test_an_overflow_is_refused_before_round_1_with_the_bound(tmp_path):
     more = [
@@ -435,6 +441,7 @@ def clipped(folder: Path) -> dict[int, float]:
     return {r["round"]: r["value"] for r in rows if r["name"] == "clipped_share"}
 
 
+@pytest.mark.report("U29", "clipped values are counted; above 1 % the round says so")
 @needs_seal
 def test_clipping_is_measured_and_said_above_one_percent(tmp_path):
     notes = Notes()
@@ -462,6 +469,7 @@ def test_the_interpreter_is_searched_once_and_is_not_part_of_the_settings(tmp_pa
     assert found not in (result.folder / "config.toml").read_text()
 
 
+@pytest.mark.report("U19", "each run makes its own keys, in folders that are closed to others")
 def test_each_run_has_keys_of_its_own(tmp_path):
     if NO_SEAL and not REQUIRED:
         pytest.skip(NO_SEAL)

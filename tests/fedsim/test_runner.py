@@ -54,11 +54,14 @@ def test_a_run_learns_and_leaves_a_complete_folder(tmp_path):
     assert load_config(result.folder / "config.toml").federation.rounds == 6
 
 
+@pytest.mark.report("U62", "inline, one Ray worker and two give the same bits")
+@pytest.mark.report("U69", "`engine.name` is inline, ray or flower, with the same bits")
 @pytest.mark.parametrize("more", [["engine.workers=1"], ["engine.workers=2"]])
 def test_ray_with_one_and_two_workers_gives_the_same_bits_as_inline(tmp_path, plain, more):
     assert simulate(settings(tmp_path, "engine.name=ray", *more)).weights_sha256 == plain.weights_sha256
 
 
+@pytest.mark.report("U69")
 def test_flowers_own_engine_gives_the_same_bits(tmp_path, plain):
     result = simulate(settings(tmp_path, "engine.name=flower"))
     assert result.weights_sha256 == plain.weights_sha256
@@ -90,6 +93,7 @@ def test_phases_add_up_to_each_clients_round_time(plain):
     assert pc.max(gaps["share"]).as_py() < 0.01
 
 
+@pytest.mark.report("U64", "the ledger's bytes equal the serialised messages; sealed and logical bytes stand apart")
 def test_ledger_bytes_equal_the_serialised_messages(tmp_path, monkeypatch):
     """Counts what Flower would put on the wire for every message, both ways, beside the ledger."""
     counted = {"up": 0, "down": 0}

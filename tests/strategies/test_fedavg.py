@@ -41,6 +41,8 @@ def test_uniform_weighting_ignores_examples(toy_grid, toy_handler):
     np.testing.assert_allclose(got["w"], 2.0)
 
 
+@pytest.mark.report("U55", "100 orders of arrival give the same bits")
+@pytest.mark.report("T4", "sums are formed over fixed chunks in a fixed order")
 def test_one_hundred_orders_of_arrival_give_the_same_bits(toy_grid, toy_handler):
     rng = np.random.default_rng(0)
     noise = rng.normal(size=(20, 2, 2)).astype(np.float32)
@@ -57,6 +59,7 @@ def test_one_hundred_orders_of_arrival_give_the_same_bits(toy_grid, toy_handler)
     assert len(digests) == 1
 
 
+@pytest.mark.report("U54", "two identical rounds give identical results")
 def test_two_identical_rounds_give_identical_results(toy_grid, toy_handler):
     def constant(client, arrays, server_round):
         return {name: np.full_like(a, client) for name, a in arrays.items()}
@@ -113,6 +116,8 @@ def test_server_optimiser_resumes_to_the_same_bits(toy_grid, toy_handler):
     assert model_bytes(whole.state) == model_bytes(second.state)
 
 
+@pytest.mark.report("U43", "10 and 30 give 20, in int64, rounded half to even")
+@pytest.mark.report("T1", "20 as int64")
 @pytest.mark.parametrize(
     ("values", "dtype", "want"),
     [((10, 30), np.int64, 20), ((10, 13), np.int64, 12), ((0.0, 1.0), np.float16, 0.5), ((1, 2), np.uint8, 2)],
@@ -126,6 +131,7 @@ def test_buffers_average_with_documented_rounding_and_keep_dtype(toy_grid, toy_h
     assert got.dtype == dtype and got.shape == () and got == want
 
 
+@pytest.mark.report("U44", "means 0 and 2 weighted 1:3 give 1.5; `federation.buffers` chooses average, local or first")
 def test_running_means_zero_and_two_weighted_one_to_three_give_one_and_a_half(toy_grid, toy_handler):
     def set_mean(client, arrays, server_round):
         return {"mean": np.full(4, 2.0 * client, np.float32)}
@@ -135,6 +141,7 @@ def test_running_means_zero_and_two_weighted_one_to_three_give_one_and_a_half(to
     np.testing.assert_array_equal(run(FedAvg(), toy_grid(2, handler), initial=initial)["mean"], 1.5)
 
 
+@pytest.mark.report("U44")
 @pytest.mark.parametrize(("mode", "want"), [("average", 1.5), ("first", 0.0), ("local", -1.0)])
 def test_buffer_rules(toy_grid, toy_handler, mode, want):
     names = frozenset(["mean"])
@@ -150,6 +157,8 @@ def test_buffer_rules(toy_grid, toy_handler, mode, want):
     np.testing.assert_allclose(got["w"], 1.0)
 
 
+@pytest.mark.report("U56", "float16 2.0 from two clients with 60,000 samples is 2.0")
+@pytest.mark.report("T3", "2.0")
 def test_float16_models_survive_large_example_counts(toy_grid, toy_handler):
     initial = NamedArrays({"w": np.zeros(1, np.float16)})
     handler = toy_handler(lambda c, a, r: {"w": np.array([2.0], np.float16)}, examples=lambda c: 60_000)
@@ -157,6 +166,7 @@ def test_float16_models_survive_large_example_counts(toy_grid, toy_handler):
     assert got.dtype == np.float16 and got[0] == 2.0
 
 
+@pytest.mark.report("U48")
 def test_bfloat16_stays_exact_through_a_round(toy_grid, toy_handler):
     values = np.array([1.0, -0.15625, 3.0e20], np.float32)
     initial = NamedArrays({"w": np.zeros(3, np.float32)}, {"w": "bfloat16"})
@@ -166,6 +176,11 @@ def test_bfloat16_stays_exact_through_a_round(toy_grid, toy_handler):
     assert strategy.state.dtypes == {"w": "bfloat16"}
 
 
+@pytest.mark.report("U17")
+@pytest.mark.report(
+    "U51", "refused by name and left out; strategies that send parts average each array over those who sent it"
+)
+@pytest.mark.report("T2", "another shape is refused by the layout's hash; a number of samples must be positive")
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -201,6 +216,10 @@ class Watch:
         self.records.append(record)
 
 
+@pytest.mark.report(
+    "U41", "a client without samples is left out by name; a round of such clients is `EmptyRound` and the model stays"
+)
+@pytest.mark.report("U75")
 def test_zero_samples_do_not_count(toy_grid, toy_handler):
     def set_w(client, arrays, server_round):
         return {"w": np.full((2, 2), [1.0, 3.0][client], np.float32), "b": arrays["b"]}
@@ -209,6 +228,7 @@ def test_zero_samples_do_not_count(toy_grid, toy_handler):
     np.testing.assert_array_equal(got["w"], 3.0)
 
 
+@pytest.mark.report("U41")
 def test_a_round_of_nobody_is_an_error_and_keeps_the_model(toy_grid, toy_handler):
     strategy = FedAvg()
     with pytest.raises(EmptyRound, match="none of 2 clients delivered"):
@@ -216,6 +236,7 @@ def test_a_round_of_nobody_is_an_error_and_keeps_the_model(toy_grid, toy_handler
     assert model_bytes(strategy.state) == model_bytes(INITIAL)
 
 
+@pytest.mark.report("U52", "`federation.min_replies` decides; the ledger and the report name who was missing")
 def test_too_few_replies_stop_the_run_at_the_last_good_model(toy_grid, toy_handler):
     def fails_in_round_two(client, arrays, server_round):
         if server_round == 2 and client:
@@ -229,6 +250,7 @@ def test_too_few_replies_stop_the_run_at_the_last_good_model(toy_grid, toy_handl
     assert model_bytes(strategy.state) == model_bytes(one.state)
 
 
+@pytest.mark.report("U52")
 def test_a_silent_client_is_late_and_the_round_goes_on(toy_grid, toy_handler):
     records = []
     strategy = FedAvg(participation=Participation(deadline_s=0.3), observer=Watch(records))
@@ -237,6 +259,7 @@ def test_a_silent_client_is_late_and_the_round_goes_on(toy_grid, toy_handler):
     assert records[0].failures == ["round 1, client 1: no reply before the deadline"]
 
 
+@pytest.mark.report("U62")
 def test_sampling_depends_on_seed_and_round_alone(toy_grid, toy_handler):
     def sampled(seed):
         records = []
@@ -283,6 +306,7 @@ def test_works_in_flowers_own_loop(toy_grid, toy_handler):
     assert model_bytes(theirs.state) == model_bytes(ours.state)
 
 
+@pytest.mark.report("U59", "one running total however many clients; only the batches in flight wait")
 def test_memory_of_a_round_does_not_grow_with_the_cohort(toy_grid, toy_handler):
     """Of a large cohort only the batches that may be in flight wait at once, not all replies."""
     grid = toy_grid(600, toy_handler(add_client_number, examples=lambda c: 1))

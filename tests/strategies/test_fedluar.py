@@ -167,6 +167,7 @@ def test_biases_and_buffers_travel_every_round(toy_grid, toy_handler):
         assert all(not np.array_equal(old[n], new[n]) for n in ("a.bias", "norm.mean"))
 
 
+@pytest.mark.report("U10")
 def test_recycled_arrays_are_absent_from_the_wire(toy_grid, toy_handler):
     """Checks 9 and 21: each reply holds the bytes of the arrays that are not recycled, and no more."""
     replies = []
@@ -213,6 +214,7 @@ def test_all_clients_get_the_same_layers_and_seeds_decide_them(toy_grid, toy_han
     assert len(set(one)) > 1
 
 
+@pytest.mark.report("U51")
 def test_partial_failure_averages_who_arrived(toy_grid, toy_handler):
     """Check 18: three of eight fail in every round."""
 

@@ -186,6 +186,7 @@ CHEATS = {
 }
 
 
+@pytest.mark.report("U36")
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_a_cheat_is_named_and_dropped_by_both_and_the_others_count(toy_grid, toy_handler, parties, cheat):
     server, client = parties(replace(WHOLE, block_size=256, blocks=2))

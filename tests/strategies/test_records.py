@@ -50,6 +50,7 @@ def test_round_trip_keeps_order_names_shapes_dtypes_and_bits(via):
     back.arrays["w"][0, 0] = 5.0  # the reader owns its memory
 
 
+@pytest.mark.report("U48")
 def test_bfloat16_takes_two_bytes_and_rounds_to_nearest_even():
     values = np.array([1.0, 1.00390625, 1.01171875, np.inf, -np.inf, np.nan, 3e38], np.float32)
     state = NamedArrays({"b": values}, {"b": "bfloat16"})
@@ -87,6 +88,7 @@ def test_sealed_parts_keep_aggregator_order():
         read_sealed(ArrayRecord({"0": Array(np.zeros(2))}), 1)
 
 
+@pytest.mark.report("U64")
 @given(
     st.lists(st.integers(0, 2000), max_size=3),
     st.dictionaries(st.text(st.characters(codec="ascii"), max_size=8), st.integers(-(2**60), 2**60), max_size=3),

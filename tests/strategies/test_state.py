@@ -31,6 +31,7 @@ def _batch_norm_net(seed: int = 0) -> nn.Module:
     return build_model("resnet8", input_shape=(1, 8, 8), num_classes=3, seed=seed, norm="batch", width=4)
 
 
+@pytest.mark.report("U42", "names, shapes and dtypes come back as they were; a counter stays a scalar of int64")
 def test_round_trip_keeps_names_order_shapes_dtypes_and_values() -> None:
     source, target = _batch_norm_net(1), _batch_norm_net(2)
     source(torch.randn(4, 1, 8, 8))
@@ -42,6 +43,7 @@ def test_round_trip_keeps_names_order_shapes_dtypes_and_values() -> None:
         assert torch.equal(got[name], want[name])
 
 
+@pytest.mark.report("U42")
 def test_counters_stay_scalars_of_int64_through_a_layout() -> None:
     model = _batch_norm_net()
     model(torch.randn(4, 1, 8, 8))
@@ -54,6 +56,7 @@ def test_counters_stay_scalars_of_int64_through_a_layout() -> None:
     load_state_arrays(model, back)
 
 
+@pytest.mark.report("U57", "sent once, counted once, and still tied after loading")
 def test_tied_weights_are_sent_once_and_stay_tied() -> None:
     model = Tied()
     arrays = state_arrays(model)
@@ -80,6 +83,9 @@ def test_other_floats_round_trip_exactly(dtype: torch.dtype) -> None:
     assert target.weight.dtype == dtype and torch.equal(target.weight, source.weight)
 
 
+@pytest.mark.report(
+    "U48", "every value goes bfloat16 -> float32 -> bfloat16 exactly, in two bytes, with its dtype in the header"
+)
 def test_every_bfloat16_value_is_carried_exactly() -> None:
     bits = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
     finite = bits[torch.isfinite(bits)]
@@ -92,6 +98,7 @@ def test_every_bfloat16_value_is_carried_exactly() -> None:
     assert torch.equal(model.w.view(torch.int16), finite.view(torch.int16))
 
 
+@pytest.mark.report("U58", "any memory order, stride and byte order gives what a plain copy gives")
 @settings(max_examples=25, deadline=None)
 @given(shape=st.lists(st.integers(0, 4), max_size=3).map(tuple), how=st.sampled_from(ORDERS))
 def test_any_memory_order_loads_like_a_plain_copy(shape: tuple[int, ...], how: str) -> None:
@@ -129,6 +136,7 @@ def test_loading_keeps_no_hold_of_the_arrays_and_arrays_none_of_the_model() -> N
     assert model.weight.data_ptr() == memory and np.array_equal(model.weight.detach().numpy(), before)
 
 
+@pytest.mark.report("U67")
 def test_read_only_arrays_load_and_the_model_trains_on_its_own_copy() -> None:
     model = nn.Linear(2, 2)
     arrays = state_arrays(model)
@@ -140,6 +148,7 @@ def test_read_only_arrays_load_and_the_model_trains_on_its_own_copy() -> None:
     assert not np.array_equal(arrays["weight"], model.weight.detach().numpy())
 
 
+@pytest.mark.report("U50")
 def test_refuses_missing_and_extra_names_and_changes_nothing() -> None:
     model = nn.Linear(2, 2)
     before = state_arrays(model)

@@ -114,6 +114,7 @@ def test_each_server_adds_its_own_noise() -> None:
     assert abs(np.sqrt(np.mean(spread**2)) / np.sqrt(2) - 1) < 5 / np.sqrt(2 * spread.size)
 
 
+@pytest.mark.report("U36", "both servers drop the client; the others' sum is unchanged")
 @pytest.mark.parametrize("verify, accepted", [("blocks", 2), ("strict", 3)])
 def test_a_tampered_report_is_dropped_by_both_and_the_rest_counts(verify: str, accepted: int) -> None:
     secure_sum = scheme(verify=verify)

@@ -267,6 +267,7 @@ def test_uniform_indices_are_uniform(bound):
     assert counts.size == bound and ((counts - 200) ** 2 / 200).sum() < bound + 5 * np.sqrt(2 * bound) + 5
 
 
+@pytest.mark.report("U46", "an update of zeros passes clipping unchanged")
 def test_clip_rows_leaves_short_rows_alone():
     rows = np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0], [1e308, 1e308], [5e-324, 0.0]])
     clipped, count = clip_rows(rows, 1.0)

@@ -53,6 +53,9 @@ def expected(shape: Shape, indices: list[int], payload: Words) -> Words:
     return out
 
 
+@pytest.mark.report(
+    "U33", "the shares add up to the payload at the point and to 0 at all others, at both edges of the domain"
+)
 @pytest.mark.parametrize("group", Group)
 @pytest.mark.parametrize("blocks", [1, 2, 3, 5, 7, 8, 12, 31, 64, 100])
 def test_shares_add_up_to_the_block_vector_at_every_point(group: Group, blocks: int) -> None:
@@ -65,6 +68,18 @@ def test_shares_add_up_to_the_block_vector_at_every_point(group: Group, blocks: 
             assert np.array_equal(
                 reconstruct(shape, make(rng, shape, indices, payload)), expected(shape, indices, payload)
             )
+
+
+@pytest.mark.report("U34", "exhaustive for domains of 2 to 64 blocks: every point against every position")
+@pytest.mark.parametrize("group", Group)
+def test_every_position_of_every_small_domain_is_told_from_all_others(group: Group) -> None:
+    rng = np.random.default_rng(64)
+    for blocks in range(2, 65):
+        shape = Shape(group=group, groups=blocks, blocks=blocks, length=1)
+        payload = np.maximum(random_words(rng, group, (blocks, 1)), 1).astype(group.dtype)
+        # Group g hides the point g, so that one report has every position of the domain.
+        opened = reconstruct(shape, make(rng, shape, list(range(blocks)), payload))
+        assert np.array_equal(opened[:, :, 0], np.diag(payload[:, 0])), blocks
 
 
 @settings(max_examples=60, deadline=None)
@@ -156,6 +171,7 @@ def test_key_length_is_the_formulas() -> None:
             assert shape.body_bytes == groups * per_group == _native.dpf_public_bytes(*shape.codes)
 
 
+@pytest.mark.report("U35")
 def test_single_leaf_equals_all_leaves() -> None:
     rng = np.random.default_rng(4)
     for blocks in (1, 2, 7, 12, 64):
@@ -172,6 +188,7 @@ def test_single_leaf_equals_all_leaves() -> None:
                 assert native == everything[j]
 
 
+@pytest.mark.report("U35", "all points are evaluated in one pass of two AES calls a node")
 @pytest.mark.parametrize("blocks, calls", [(1, 0), (2, 2), (64, 126), (100, 204)])
 def test_tree_costs_two_aes_calls_a_node(blocks: int, calls: int) -> None:
     rng = np.random.default_rng(5)

@@ -116,6 +116,7 @@ def equivocation(rng: np.random.Generator) -> Pair:
     return first, replace(second, body=bytes(body))
 
 
+@pytest.mark.report("U36")
 def test_two_public_shares_are_refused_because_the_proof_binds_them() -> None:
     pairs = [equivocation(np.random.default_rng(seed)) for seed in range(20)]
     assert np.mean([blocks_of(p) for p in pairs]) > 2

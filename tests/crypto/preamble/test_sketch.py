@@ -72,6 +72,9 @@ def test_agrees_with_the_hash_proofs_on_real_shares() -> None:
         assert passes == (proofs[0] == proofs[1]) == (change == 0)
 
 
+@pytest.mark.report(
+    "U37", "challenges are field elements, drawn after the client has sent, from a seed that only the servers share"
+)
 def test_the_challenge_is_common_and_canonical() -> None:
     z, rho = sketch.challenge(bytes(16), 6, 3)
     assert (z, rho) == sketch.challenge(bytes(16), 6, 3)

@@ -24,6 +24,9 @@ def test_files_give_back_every_number(tmp_path: Path) -> None:
     assert again.series("loss", "server") == {}
 
 
+@pytest.mark.report(
+    "U49", "numpy scalars, 0-d arrays and torch scalars are taken; lists are refused with the metric's name"
+)
 @pytest.mark.parametrize("value", [np.float32(0.5), np.array(0.5), torch.tensor(0.5), 0.5, np.array([0.5])[0]])
 def test_takes_every_kind_of_single_number(value: float) -> None:
     metrics = Metrics()
@@ -31,6 +34,7 @@ def test_takes_every_kind_of_single_number(value: float) -> None:
     assert metrics.series("accuracy", "server") == {1: 0.5}
 
 
+@pytest.mark.report("U49")
 @pytest.mark.parametrize("value", [[0.5], "0.5", None, torch.ones(2)])
 def test_refuses_what_is_no_single_number_and_names_it(value: object) -> None:
     metrics = Metrics()

@@ -73,6 +73,7 @@ def test_common_target_is_what_all_runs_reached(tmp_path: Path) -> None:
     assert common_target([]) is None
 
 
+@pytest.mark.report("U52")
 def test_names_who_was_left_out_and_why(tmp_path: Path) -> None:
     (lost,) = left_out(hand_made(tmp_path / "a", [0.5, 0.7]))
     assert (lost.client, lost.outcome, lost.reason, lost.rounds) == (1, "late", "after 2 s", (2,))
@@ -102,6 +103,7 @@ def test_refuses_a_histogram_that_does_not_fit(tmp_path: Path) -> None:
     assert not folder.partition.exists()
 
 
+@pytest.mark.report("U73")
 def test_partition_lists_the_empty_clients(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "a", "", 1, {}, now())
     write_partition(folder, [1, 0, 2, 0], ["a"], [[1], [0], [2], [0]], {"emd": 0.5})

@@ -75,6 +75,7 @@ def test_stream_draws_lazily_and_folds_with_the_reducer(grid, message) -> None:
     assert [i for i, _ in stream] == [1, 2, 3]
 
 
+@pytest.mark.report("U60")
 def test_a_client_that_raises_is_named_with_its_traceback(grid, message) -> None:
     ids = grid.get_node_ids()
     bad, good = grid.send_and_receive([message(ids[1], "query.raises", group="5"), message(ids[2])])
@@ -116,6 +117,7 @@ def test_state_stays_with_the_client_and_a_failure_leaves_it(grid, message) -> N
     ]
 
 
+@pytest.mark.report("U67")
 def test_a_client_writes_to_its_own_copy(grid, message) -> None:
     arrays = ArrayRecord([np.zeros(5, np.float32)])
     content = RecordDict({"arrays": arrays, "config": ConfigRecord({"lr": 0.5})})

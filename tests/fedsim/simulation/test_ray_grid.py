@@ -48,6 +48,7 @@ def codes(replies) -> list[int]:
     return [r.error.code if r.has_error() else 0 for r in replies]
 
 
+@pytest.mark.report("T4")
 def test_gives_the_same_bits_as_inline_whatever_the_batches(grid, app, message) -> None:
     arrays = [np.random.default_rng(0).normal(size=BIG).astype(np.float32), np.zeros(3, np.float32)]
     content = RecordDict({"arrays": ArrayRecord(arrays), "config": ConfigRecord({})})
@@ -120,6 +121,7 @@ def test_a_changed_content_is_not_mistaken_for_the_stored_one(grid, message) -> 
     assert got == {0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0}
 
 
+@pytest.mark.report("U67", "each client writes to a copy of its own")
 def test_a_client_writes_to_its_own_copy(grid, message) -> None:
     arrays = ArrayRecord([np.zeros(BIG, np.float32)])
     content = RecordDict({"arrays": arrays, "config": ConfigRecord({"lr": 0.5})})
@@ -148,6 +150,9 @@ def test_state_stays_with_the_client_on_any_worker(grid, message) -> None:
     assert steps == [{0}, {1}, {None}, {2}, {3}, {0}]
 
 
+@pytest.mark.report(
+    "U60", "client, round and the original traceback are named; who dies is tried again alone, then left out"
+)
 def test_errors_are_named_and_others_go_on(grid, message) -> None:
     ids = grid.get_node_ids()
     messages = [message(ids[1], "query.raises", group="5"), message(ids[2]), message(ids[3], "query.nothing")]
@@ -158,6 +163,7 @@ def test_errors_are_named_and_others_go_on(grid, message) -> None:
     assert nothing.error.code == FaultCode.BAD_REPLY
 
 
+@pytest.mark.report("U60")
 def test_a_dying_client_is_named_and_the_rest_of_its_batch_is_kept(grid, message) -> None:
     ids = grid.get_node_ids()
     batches = [[message(i, "query.dies", config={"who": 2}) for i in part] for part in (ids[:4], ids[4:], ids[:2])]
@@ -168,6 +174,7 @@ def test_a_dying_client_is_named_and_the_rest_of_its_batch_is_kept(grid, message
     assert codes(grid.send_and_receive([message(i) for i in ids])) == [0] * CLIENTS
 
 
+@pytest.mark.report("U60")
 def test_a_worker_that_dies_once_costs_no_reply(grid, message, tmp_path) -> None:
     config = {"flag": str(tmp_path / "flag")}
     batch = [message(i, "query.dies_once", config=config) for i in grid.get_node_ids()]

@@ -14,6 +14,7 @@ from fedsim.simulation.ray_session import MIN_STORE_BYTES, choose_store_bytes, u
 GB = 2**30
 
 
+@pytest.mark.report("U68", "the store is sized to what is free; too little is refused with the size that is needed")
 def test_the_store_fits_in_shm_and_in_memory() -> None:
     assert choose_store_bytes(10 * GB, 10 * GB, None) == 3 * GB
     assert choose_store_bytes(1 * GB, 100 * GB, None) == 6 * GB // 10
@@ -21,6 +22,7 @@ def test_the_store_fits_in_shm_and_in_memory() -> None:
     assert choose_store_bytes(1 * GB, 10 * GB, MIN_STORE_BYTES) == MIN_STORE_BYTES
 
 
+@pytest.mark.report("U68")
 @pytest.mark.parametrize(("shm", "wanted"), [(64 * 2**20, None), (64 * 2**20, 128 * 2**20), (GB, 2 * GB), (GB, 1)])
 def test_refuses_a_store_that_does_not_fit(shm, wanted) -> None:
     with pytest.raises(ValueError, match=rf"{shm >> 20} MB free in /dev/shm.*--shm-size=2g.*inline engine"):
@@ -35,6 +37,7 @@ def test_the_folder_is_private_and_short(tmp_path) -> None:
         os.rmdir(folder)
 
 
+@pytest.mark.report("U25", "one thread a worker, set before the library is loaded")
 def test_workers_send_no_telemetry_and_have_their_threads() -> None:
     environment = worker_environment(3)
     assert environment["FLWR_TELEMETRY_ENABLED"] == environment["RAY_USAGE_STATS_ENABLED"] == "0"

@@ -76,6 +76,7 @@ def test_thousand_clients_at_tiny_alpha_end_soon_and_none_is_empty() -> None:
     assert result.sizes.min() >= 10 and result.sizes.sum() == 60_000 and result.moved > 0
 
 
+@pytest.mark.report("U72", "ends soon, or `InfeasiblePartition` names the limits")
 def test_500_clients_on_100_classes_end_soon() -> None:
     labels = np.repeat(np.arange(100), 500)
     start = time.process_time()
@@ -89,6 +90,7 @@ def test_500_clients_on_100_classes_end_soon() -> None:
     assert time.process_time() - start < 15
 
 
+@pytest.mark.report("U73", "three stated policies; sizes sum to n; empty clients are listed")
 def test_the_three_policies_at_alpha_001() -> None:
     options = {"alpha": 0.01, "seed": 42}
     empty = partition(BALANCED, 100, "dirichlet", policy="allow-empty", **options)

@@ -94,6 +94,7 @@ def test_client_seeds_are_distinct_and_fixed() -> None:
 CLIENT_SEED_7_1_3 = 2875617297067602867
 
 
+@pytest.mark.report("U75", "the client is left out by name")
 def test_an_empty_client_is_refused_by_name() -> None:
     for call in (
         lambda: train(_model(), X[:0], Y[:0], TrainConfig(), seed=0, round=1),
