@@ -49,7 +49,13 @@ def make(*arguments: str) -> str:
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 @pytest.mark.parametrize(
     ("target", "command"),
-    [("demo", "fedsim run"), ("test", "-m pytest"), ("lint", "ruff check"), ("bench", "-m experiments.bench"), ("sanitize", "scripts/sanitize.sh")],
+    [
+        ("demo", "fedsim run"),
+        ("test", "-m pytest"),
+        ("lint", "ruff check"),
+        ("bench", "-m experiments.bench"),
+        ("sanitize", "scripts/sanitize.sh"),
+    ],
 )
 def test_make_knows_its_targets(target: str, command: str) -> None:
     assert command in make("-n", target)
