@@ -189,15 +189,14 @@ def _entries(record: RoundRecord, at: int, client: int, item: Delivered) -> list
 
 
 def _evaluation_entries(record: RoundRecord, client: int, item: Delivered) -> list[Entry]:
-    sizes = {"download": record.evaluate_download_bytes}
-    logical = {"download": record.logical_download_bytes}
+    received, logical = record.evaluate_downloads.get(client, (0, 0))
     entries = [
         Entry(
             round=record.round,
             client=client,
             phase=phase,
-            logical_bytes=logical.get(phase, 0),
-            wire_bytes=sizes.get(phase, 0),
+            logical_bytes=logical if phase == "download" else 0,
+            wire_bytes=received if phase == "download" else 0,
             measured_s=item.phases.get(f"{phase}_s", 0.0),
             outcome=outcome(item) if phase == "evaluate" else "ok",
             reason=item.error if phase == "evaluate" else "",

@@ -120,12 +120,14 @@ class GuardedGrid(Grid):
         return kept
 
     def _book_evaluation(self, todo: list[Message], replies: dict[int, Message]) -> list[Message]:
-        self.record.evaluate_download_bytes = wire_bytes(todo[0].content)
+        # Flower's strategies send one content to all.
+        sizes = wire_bytes(todo[0].content), logical_bytes(todo[0].content)
         kept = []
         for message in todo:
             node = self._nodes[message.metadata.dst_node_id]
             reply = replies.get(node.node_id) or late(message, "no reply before the deadline")
             item = self._examine(reply, node, training=False)
+            self.record.evaluate_downloads[node.partition_id] = sizes
             self.record.evaluated[node.partition_id] = item
             if not item.error:
                 kept.append(reply)

@@ -2,8 +2,9 @@
 
 The server notes what each client holds: the round of its last model, and the arrays whose last update it saw (it was
 sent the weights before and after a fresh aggregation). An array that was recycled in every round since then is left
-out of the message; the client repeats the addition that the server did, to the same bits. A client that did not
-answer, or answered too late, is taken to hold nothing and gets the whole model.
+out of the message; the client repeats the addition that the server did, to the same bits. A client that evaluated the
+model which the round begins with holds all of it. A client that did not answer, or answered too late, is taken to hold
+nothing and gets the whole model.
 """
 
 from collections.abc import Collection, Mapping
@@ -67,7 +68,7 @@ class Downlink:
             state: the model.
             ages: for each array that may be recycled, in how many rounds running up to now it was.
             nodes: node ids.
-            server_round: the round.
+            server_round: the round that begins with this model.
         """
         self._sent = {}
         made: dict[tuple[int, frozenset[str]], RecordDict] = {}
@@ -89,6 +90,8 @@ class Downlink:
         if held is None:
             return 0, frozenset(), frozenset()
         since = server_round - held.round
+        if since == 0:
+            return held.round, frozenset(state.arrays), held.known
         usable = exact if self.drop else [n for n in exact if n in held.known]
         kept = frozenset(n for n in usable if 0 < since <= ages[n])
         fresh = {n for n in exact if since == 1 and ages[n] == 0}

@@ -7,7 +7,7 @@ memory is O(model) however many clients take part. Subclasses say which arrays t
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -164,8 +164,18 @@ class FederatedStrategy(Strategy):
         return {}
 
     def contents(self, content: RecordDict, nodes: list[Node], server_round: int) -> list[RecordDict]:
-        """Return each client's training message, made from that for all; alike unless a strategy knows better."""
+        """Return each client's message, made from that for all; alike unless a strategy knows better.
+
+        Args:
+            content: plan and model; the latter is the one that `server_round` begins with, so that an evaluation after
+                round t has t + 1 here.
+            nodes: who gets one.
+            server_round: see `content`.
+        """
         return [content] * len(nodes)
+
+    def answered(self, nodes: Collection[int]) -> None:
+        """Take note of the node ids that answered the last messages of :meth:`contents`."""
 
     @abstractmethod
     def apply(self, mean: dict[str, NDArray[np.float64]], server_round: int) -> None:
@@ -309,19 +319,16 @@ class FederatedStrategy(Strategy):
         return self._content(plan, None)
 
     def _training_messages(self, content: RecordDict, record: RoundRecord) -> list[Message]:
-        contents, group = self.contents(content, record.nodes, record.round), str(record.round)
-        distinct = {id(c): c for c in contents}
-        sizes = {key: (wire_bytes(c), logical_bytes(c)) for key, c in distinct.items()}
-        record.downloads = [sizes[id(c)] for c in contents]
-        return [
-            Message(c, dst_node_id=n.node_id, message_type=MessageType.TRAIN, group_id=group)
-            for c, n in zip(contents, record.nodes, strict=True)
-        ]
+        contents = self.contents(content, record.nodes, record.round)
+        record.downloads = _sizes(contents)
+        return _addressed(contents, record.nodes, MessageType.TRAIN, record.round)
 
-    @staticmethod
-    def _messages(content: RecordDict, nodes: list[Node], kind: str, server_round: int) -> list[Message]:
-        group = str(server_round)
-        return [Message(content, dst_node_id=n.node_id, message_type=kind, group_id=group) for n in nodes]
+    def _evaluation_messages(
+        self, nodes: list[Node], plan: RoundPlan, config: ConfigRecord | None, record: RoundRecord
+    ) -> list[Message]:
+        contents = self.contents(self._content(plan, config), nodes, record.round + 1)
+        record.evaluate_downloads = {n.partition_id: s for n, s in zip(nodes, _sizes(contents), strict=True)}
+        return _addressed(contents, nodes, MessageType.EVALUATE, record.round)
 
     def _fold(self, grid: Grid, messages: list[Message], tag: Tag, record: RoundRecord, timeout: float) -> Fold:
         """Send the messages and fold what comes back, chunk by chunk in order."""
@@ -352,6 +359,7 @@ class FederatedStrategy(Strategy):
         self, fold: Fold, plan: RoundPlan, layout: Layout, record: RoundRecord, grid: Grid | None = None
     ) -> None:
         counted = [d for d in record.delivered if not d.error]
+        self.answered([d.node_id for d in counted])
         weight = sum(plan.weight(d.num_examples) for d in counted)
         record.metrics |= means(counted, "train_")
         first_counts = any(n.partition_id == plan.first_partition and not d.error for n, d in record.pairs())
@@ -412,9 +420,7 @@ class FederatedStrategy(Strategy):
         share = Participation(fraction=self.evaluate_fraction)
         nodes = share.sample(self._nodes, self.seed + 1, record.round)
         plan, _ = self._plan(record.round, record.rounds, nodes)
-        content = self._content(plan, config)
-        record.evaluate_download_bytes = wire_bytes(content)
-        messages = self._messages(content, nodes, MessageType.EVALUATE, record.round)
+        messages = self._evaluation_messages(nodes, plan, config, record)
         batches = chunked(messages, self.chunk or chunk_size(len(messages)))
         answers = in_order(stream(grid, batches, timeout=self.participation.deadline_s or timeout))
         order = iter(nodes)
@@ -423,6 +429,7 @@ class FederatedStrategy(Strategy):
             item = delivered(reply, node.node_id)
             item.upload_bytes = 0 if reply.has_error() else wire_bytes(reply.content)
             record.evaluated[node.partition_id] = item
+        self.answered([d.node_id for d in record.evaluated.values() if not d.error])
         record.metrics |= means([d for d in record.evaluated.values() if not d.error], "client_")
 
     # ----------------------------------------------------------------- Flower's own interface
@@ -465,9 +472,25 @@ class FederatedStrategy(Strategy):
             return []
         nodes = Participation(fraction=self.evaluate_fraction).sample(self._nodes, self.seed + 1, server_round)
         plan, _ = self._plan(server_round, server_round, nodes)
-        return self._messages(self._content(plan, config), nodes, MessageType.EVALUATE, server_round)
+        return self._evaluation_messages(nodes, plan, config, RoundRecord(round=server_round, rounds=server_round))
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """See `flwr.serverapp.strategy.Strategy`."""
         items = [delivered(r, r.metadata.src_node_id) for r in replies]
+        self.answered([d.node_id for d in items if not d.error])
         return MetricRecord(dict(means([d for d in items if not d.error], ""))) if items else None
+
+
+def _sizes(contents: list[RecordDict]) -> list[tuple[int, int]]:
+    """Return what Flower moves for each message, and of these the model's or the total's bytes."""
+    distinct = {id(c): c for c in contents}
+    sizes = {key: (wire_bytes(c), logical_bytes(c)) for key, c in distinct.items()}
+    return [sizes[id(c)] for c in contents]
+
+
+def _addressed(contents: list[RecordDict], nodes: list[Node], kind: str, server_round: int) -> list[Message]:
+    group = str(server_round)
+    return [
+        Message(c, dst_node_id=n.node_id, message_type=kind, group_id=group)
+        for c, n in zip(contents, nodes, strict=True)
+    ]

@@ -14,7 +14,7 @@ in the paper, see :mod:`strategies._luar_downlink`.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Literal
 
 import numpy as np
@@ -166,12 +166,15 @@ class FedLUAR(FederatedStrategy):
         ages = {n: int(age) for ns, age in zip(self.layers.values(), self.ages, strict=True) for n in ns}
         return self.down.contents(content, self.state, ages, [n.node_id for n in nodes], server_round)
 
+    def answered(self, nodes: Collection[int]) -> None:
+        """Note what these clients hold now."""
+        if self.down is not None:
+            self.down.delivered(nodes)
+
     def _settle(
         self, fold: Fold, plan: RoundPlan, layout: Layout, record: RoundRecord, grid: Grid | None = None
     ) -> None:
         super()._settle(fold, plan, layout, record, grid)
-        if self.down is not None:
-            self.down.delivered([d.node_id for d in record.delivered if not d.error])
         record.metrics |= {
             "server_luar_comm": self._comm,
             "server_luar_recycled": float(len(self.recycled)),

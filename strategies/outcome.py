@@ -27,9 +27,10 @@ class RoundRecord:
         download_bytes: what Flower moves to one client for training.
         logical_download_bytes: of these, the model or the sealed total.
         downloads: both for each sampled client, in order, where a strategy sends some clients less.
+        evaluate_downloads: both for each client that was asked to evaluate, by partition id.
         metrics: means over clients (``train_*``, ``client_*``) and server-side evaluation (``server_*``).
         round_s: seconds from the first message to the applied update.
-        evaluate_download_bytes, committee_download_bytes: what Flower moves to one client for these.
+        committee_download_bytes: what Flower moves to one member of the committee.
         open_s: seconds that opening the total took on the server.
         helper: what a second aggregator cost, where there is one.
     """
@@ -43,7 +44,7 @@ class RoundRecord:
     download_bytes: int = 0
     logical_download_bytes: int = 0
     downloads: list[tuple[int, int]] = field(default_factory=list)
-    evaluate_download_bytes: int = 0
+    evaluate_downloads: dict[int, tuple[int, int]] = field(default_factory=dict)
     committee_download_bytes: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     round_s: float = 0.0

@@ -116,6 +116,24 @@ def test_a_client_that_lost_its_memory_is_left_out_once(toy_grid, toy_handler):
     assert "client 2" in failures[3][0] and "holds the model of round None" in failures[3][0]
 
 
+def test_clients_that_evaluate_are_sent_what_they_lack_and_nothing_twice(toy_grid, toy_handler):
+    options = {"evaluate_fraction": 0.75, "participation": Participation(fraction=0.75)}
+    full, records, sent, _ = run(toy_grid, toy_handler, rounds=12, **options)
+    less, fewer, made, grid = run(toy_grid, toy_handler, rounds=12, downlink="delta", **options)
+    assert model_bytes(full.state) == model_bytes(less.state)
+    assert all(np.array_equal(a, made[k][n]) for k, arrays in sent.items() for n, a in arrays.items())
+    means = [[r.metrics["client_mean"] for r in found] for found in (records, fewer)]
+    assert means[0] == means[1] and len(set(means[0])) == 12
+    asked = [m for m in grid.pushed if m.metadata.message_type == "evaluate"]
+    assert [w for r in fewer for w, _ in r.evaluate_downloads.values()] == [wire_bytes(m.content) for m in asked]
+    whole = sum(b for r in records for _, b in r.evaluate_downloads.values())
+    assert sum(b for r in fewer for _, b in r.evaluate_downloads.values()) < 0.75 * whole
+    evaluated = {(int(m.metadata.group_id), m.metadata.dst_node_id) for m in asked}
+    trained = [m for m in grid.pushed if m.metadata.message_type == "train"]
+    again = [m for m in trained if (int(m.metadata.group_id) - 1, m.metadata.dst_node_id) in evaluated]
+    assert again and all(read_model(m.content["model"]).arrays == {} for m in again)
+
+
 def test_bfloat16_arrays_are_always_sent(toy_grid, toy_handler):
     initial = NamedArrays(INITIAL.arrays, {"a.weight": "bfloat16", "b.weight": "bfloat16"})
     _, _, _, grid = run(toy_grid, toy_handler, initial=initial, downlink="delta")
