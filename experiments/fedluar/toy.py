@@ -5,10 +5,8 @@ seeds: within a seed the data, the first weights, the sampled clients and their 
 """
 
 import argparse
-import csv
 import logging
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
+from experiments.fedluar.table import Row, fill, frequencies, markdown
 from fedsim.simulation.inline import InlineGrid
 from strategies.client import open_model, seal_update
 from strategies.fedluar import FedLUAR, LuarClient
@@ -66,20 +65,6 @@ class Problem:
     clients: list[tuple[Floats, NDArray[np.int64]]]
     test: tuple[Floats, NDArray[np.int64]]
     initial: Weights
-
-
-@dataclass(frozen=True)
-class Result:
-    """What one arm gave; `comm` is the paper's, `longest_run` counts rounds in a row that a layer was recycled."""
-
-    arm: str
-    alpha: float
-    seed: int
-    rounds: int
-    accuracy: float
-    comm: float
-    longest_run: int
-    frequencies: str
 
 
 def make_problem(seed: int, alpha: float) -> Problem:
@@ -184,7 +169,7 @@ class Watch:
         self.longest = max(self.longest, int(max(strategy.ages, default=0)))
 
 
-def run_arm(arm: str, options: dict[str, Any], *, alpha: float, seed: int, rounds: int = 100) -> Result:
+def run_arm(arm: str, options: dict[str, Any], *, alpha: float, seed: int, rounds: int = 100) -> Row:
     """Run one arm of one seed."""
     problem, watch = make_problem(seed, alpha), Watch()
     participation = Participation(clients=SAMPLED, min_nodes=CLIENTS)
@@ -197,45 +182,31 @@ def run_arm(arm: str, options: dict[str, Any], *, alpha: float, seed: int, round
             log.warning("%s, seed %d stopped after round %d: %s", arm, seed, len(watch.records), error)
     assert strategy.state is not None
     done = strategy.rounds
-    shares = [1 - n / done for n in strategy.uploads] if strategy.delta else [0.0] * len(strategy.layers)
-    return Result(
-        arm,
-        alpha,
-        seed,
-        done,
-        round(accuracy(dict(strategy.state.arrays), problem.test), 4),  # type: ignore[arg-type]
-        round(watch.records[-1].metrics["server_luar_comm"], 4),
-        watch.longest,
-        " ".join(f"{share:.2f}" for share in shares),
+    return Row(
+        arm=arm,
+        seed=seed,
+        rounds=done,
+        accuracy=round(accuracy(dict(strategy.state.arrays), problem.test), 4),  # type: ignore[arg-type]
+        comm=round(watch.records[-1].metrics["server_luar_comm"], 4),
+        longest_run=watch.longest,
+        frequencies=frequencies(strategy.layers, strategy.uploads, done) if strategy.delta else "",
     )
 
 
-def main(write: Callable[[str], object] = print) -> None:
+def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--alpha", type=float, default=0.1)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--arms", nargs="*", default=list(ARMS))
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("fedluar_toy.csv"))
     args = parser.parse_args()
-    results: list[Result] = []
-    for arm in args.arms:
-        found = [run_arm(arm, ARMS[arm], alpha=args.alpha, seed=s, rounds=args.rounds) for s in range(args.seeds)]
-        results += found
-        values = np.array([r.accuracy for r in found])
-        comm, longest = np.mean([r.comm for r in found]), max(r.longest_run for r in found)
-        write(f"{arm:16} {values.mean():.3f} +- {values.std():.3f}  comm {comm:.3f}  longest {longest}")
-        if args.out:
-            write_table(args.out, results)
-
-
-def write_table(path: Path, results: list[Result]) -> None:
-    """Write results as CSV."""
-    with path.open("w", newline="") as file:
-        table = csv.DictWriter(file, [f.name for f in fields(Result)])
-        table.writeheader()
-        table.writerows(asdict(r) for r in results)
+    jobs = [(arm, seed) for seed in range(args.seeds) for arm in args.arms]
+    rows = fill(
+        args.out, jobs, lambda arm, seed, _: run_arm(arm, ARMS[arm], alpha=args.alpha, seed=seed, rounds=args.rounds)
+    )
+    print(markdown(rows))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ def test_problem_and_training_follow_from_the_seed():
 def test_an_arm_reports_what_it_cost():
     result = run_arm("luar-2", ARMS["luar-2"], alpha=0.1, seed=0, rounds=4)
     assert result.rounds == 4 and 0 < result.comm < 1 and 0 <= result.accuracy <= 1
-    assert sum(map(float, result.frequencies.split())) == pytest.approx(2 * 3 / 4, abs=0.03)
+    assert sum(result.shares.values()) == pytest.approx(2 * 3 / 4, abs=0.03)
 
 
 def test_broken_weights_count_as_guessing():
