@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 
 from fedsim._cli.exits import exits, stoppable
+from fedsim._cli.helper import helper
 from fedsim._cli.keys import keys
 from fedsim._cli.privacy import privacy
 from fedsim._cli.sizes import sizes
@@ -211,6 +212,7 @@ def config_(
 app.command()(privacy)
 app.command()(keys)
 app.command()(sizes)
+app.add_typer(helper, name="helper")
 
 
 def main() -> None:

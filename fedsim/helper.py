@@ -1,56 +1,41 @@
-"""The helper: the second aggregator of PREAMBLE, a process of its own that alone holds its private key.
-
-    python -m fedsim.helper --task helper.json --keys FOLDER --socket PATH
+"""The helper: the second aggregator of PREAMBLE, which alone holds its private key.
 
 Everything it promises follows from its own two files: the key (``FOLDER/helper/preamble.key``) and the task, which says
 what run, parameters, noise, rounds and smallest cohort its owner agreed to. The leader can choose none of these. It
-serves one connection at a time on a Unix socket (mode 0600), keeps one running sum and releases each round once. With
-`--tied` it ends when its standard input does, so that it never outlives whoever started it.
+keeps one running sum and releases each round once. :mod:`fedsim.helper_daemon` is the process around it.
 """
 
-import argparse
 import json
 import logging
 import os
-import socket
 import struct
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from crypto import BudgetExceeded, CryptoError, InputError, ReplayError, WireError
 from crypto.base import Plan, Tag
-from crypto.keys import HELPER, load_key
 from crypto.preamble.aggregator import HelperAdder
 from crypto.preamble.dpf import Group
 from crypto.preamble.noise import NoNoiseForTests
 from crypto.preamble.scheme import Parameters, PreambleSum
-from fedsim.errors import EngineError
 from strategies.helper_link import (
     ADD,
     HELLO,
     HELLO_FIELDS,
-    LENGTH,
     OPEN,
     OPEN_FIELDS,
     SETTLE,
     TOTAL,
     answer,
-    read_frame,
     refusal,
 )
 
 logger = logging.getLogger(__name__)
-
-READY = b"ready\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,109 +201,4 @@ def _write_released(path: Path, run: bytes, last: int, count: int) -> None:
     os.replace(fresh, path)
 
 
-def serve(helper: Helper, listener: socket.socket) -> None:
-    """Serve one connection after the other, for ever; a connection that breaks ends alone."""
-    while True:
-        connection, _ = listener.accept()
-        with connection, connection.makefile("rb") as stream:
-            try:
-                while True:
-                    reply = helper.handle(read_frame(stream))
-                    connection.sendall(LENGTH.pack(len(reply)) + reply)
-            except EOFError:
-                continue
-            except (OSError, WireError) as error:
-                logger.warning("connection dropped: %s", error)
-
-
-def listen(path: Path) -> socket.socket:
-    """Return a listening Unix socket that only its owner may use."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
-    try:
-        listener.bind(str(path))
-    finally:
-        os.umask(before)
-    listener.listen(1)
-    return listener
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the helper until it is stopped; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m fedsim.helper", description="The second aggregator of PREAMBLE.")
-    parser.add_argument("--task", type=Path, required=True, help="what the owner agreed to, JSON")
-    parser.add_argument("--keys", type=Path, required=True, help="folder that holds helper/preamble.key")
-    parser.add_argument("--socket", type=Path, required=True, help="path of the socket to listen on")
-    parser.add_argument("--tied", action="store_true", help="end when standard input ends")
-    given = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="helper: %(message)s")
-    bundle = load_key(given.keys, HELPER, "preamble")
-    key = X25519PrivateKey.from_private_bytes(bundle.secret)
-    helper = Helper(Task.read(given.task), key, given.keys / HELPER / "released.json")
-    listener = listen(given.socket)
-    if given.tied:
-        threading.Thread(target=_end_with, args=(sys.stdin.buffer,), daemon=True).start()
-    sys.stdout.buffer.write(READY)
-    sys.stdout.buffer.flush()
-    serve(helper, listener)
-    return 0
-
-
-def _end_with(stream: BinaryIO) -> None:
-    stream.read()
-    os._exit(0)
-
-
-@contextmanager
-def helper_process(
-    task: Path, keys: Path, socket_path: Path, log: Path, start_s: float = 60.0
-) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a helper beside the caller, from when it listens until the end of the block.
-
-    Args:
-        task, keys, socket_path: its arguments.
-        log: file for what it says.
-        start_s: longest wait until it listens.
-
-    Raises:
-        EngineError: it did not start; the message holds what it said.
-    """
-    places = {"--task": task, "--keys": keys, "--socket": socket_path}
-    command = [
-        sys.executable,
-        "-m",
-        "fedsim.helper",
-        "--tied",
-        *(str(word) for pair in places.items() for word in pair),
-    ]
-    with log.open("wb") as said:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said)
-    try:
-        _await_ready(process, log, start_s)
-        yield process
-    finally:
-        if process.stdin is not None:
-            process.stdin.close()
-        try:
-            process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-
-
-def _await_ready(process: "subprocess.Popen[bytes]", log: Path, start_s: float) -> None:
-    timer = threading.Timer(start_s, process.kill)
-    timer.start()
-    try:
-        line = process.stdout.readline() if process.stdout is not None else b""
-    finally:
-        timer.cancel()
-    if line != READY:
-        words = log.read_text(encoding="utf-8", errors="replace")[-2000:]
-        raise EngineError(f"the helper did not start within {start_s:g} s; it said:\n{words}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+__all__ = ["Helper", "Task"]

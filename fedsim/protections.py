@@ -21,7 +21,8 @@ from fedsim.config import (
     RunConfig,
     with_values,
 )
-from fedsim.helper import Task, helper_process
+from fedsim.helper import Task
+from fedsim.helper_daemon import helper_process
 from strategies import preamble
 from strategies.helper_link import ADDRESS_FILE
 from strategies.keyed import KeyedProtection
@@ -195,7 +196,7 @@ def _helper(protection: PreambleProtection, plan: Plan, root: Path) -> Iterator[
     task, address = root / HELPER / "task.json", root / HELPER / "socket"
     described.write(task)
     (root / SERVER / ADDRESS_FILE).write_text(str(address), encoding="utf-8")
-    with helper_process(task, root / HELPER, address, root / HELPER / "log.txt"):
+    with helper_process(task, root / HELPER, str(address), root / HELPER / "log.txt"):
         yield
 
 

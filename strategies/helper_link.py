@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Protocol
 
 from crypto.base import Tag
-from crypto.errors import CryptoError, WireError
+from crypto.errors import CryptoError, InputError, WireError
 from strategies.errors import HelperLost
+from strategies.helper_tls import HELPER_NAME, leader_context
 
 HELLO, OPEN, ADD, SETTLE, TOTAL = 1, 2, 3, 4, 5
 ANSWERED, REFUSED = 0, 1
@@ -31,9 +32,10 @@ OPEN_FIELDS = struct.Struct("<I16sQ")
 HELLO_FIELDS = struct.Struct("<8s16s")
 ANSWER_HEAD = struct.Struct("<Bd")
 LENGTH = struct.Struct("<I")
-#: Where the leader finds the helper: a file in the server's folder of keys that holds the socket's path.
+#: Where the leader finds the helper: a file in the server's folder of keys that holds the address.
 ADDRESS_FILE = "helper.address"
-_ANSWER_S = 300.0
+ANSWER_S = 300.0
+_CONNECT_S = 30.0
 
 
 class HelperRefused(WireError):
@@ -65,25 +67,17 @@ class Transport(ABC):
 
 
 class SocketTransport(Transport):
-    """A Unix socket on this machine.
+    """Frames over a connected stream socket.
 
     Args:
-        path: of the helper's socket.
+        connected: the socket; closed with the transport.
+        where: what to call the helper in messages.
         timeout_s: longest wait for one answer.
-
-    Raises:
-        HelperLost: nobody listens there.
     """
 
-    def __init__(self, path: Path, timeout_s: float = _ANSWER_S) -> None:
-        self._path, self._timeout_s = path, timeout_s
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    def __init__(self, connected: socket.socket, where: str, timeout_s: float = ANSWER_S) -> None:
+        self._socket, self._where, self._timeout_s = connected, where, timeout_s
         self._socket.settimeout(timeout_s)
-        try:
-            self._socket.connect(str(path))
-        except OSError as error:
-            self._socket.close()
-            raise HelperLost(f"no helper listens at {path} ({error}): start it again and resume the run") from error
         self._stream = self._socket.makefile("rb")
 
     def request(self, body: bytes) -> bytes:
@@ -93,15 +87,80 @@ class SocketTransport(Transport):
             return read_frame(self._stream)
         except TimeoutError as error:
             raise HelperLost(
-                f"the helper at {self._path} gave no answer in {self._timeout_s:g} s: look at it"
+                f"the helper at {self._where} gave no answer in {self._timeout_s:g} s: look at it"
             ) from error
         except (OSError, EOFError, WireError) as error:
-            raise HelperLost(f"the helper at {self._path} is gone ({error}): start it again and resume") from error
+            raise HelperLost(f"the helper at {self._where} is gone ({error}): start it again and resume") from error
 
     def close(self) -> None:
         """See :meth:`Transport.close`."""
         self._stream.close()
         self._socket.close()
+
+
+def parse_address(text: str) -> Path | tuple[str, int]:
+    """Return a Unix socket's path, or host and port.
+
+    Args:
+        text: ``tls://HOST:PORT``, ``unix:PATH`` or a path alone; IPv6 addresses in brackets.
+
+    Raises:
+        InputError: neither.
+    """
+    if text.startswith("tls://"):
+        host, colon, port = text.removeprefix("tls://").rpartition(":")
+        if not colon or not host or not port.isdecimal() or int(port) > 65535:
+            raise InputError(f"helper address '{text}': must be tls://HOST:PORT, such as tls://helper.example.org:9443")
+        return host.removeprefix("[").removesuffix("]"), int(port)
+    path = text.removeprefix("unix:")
+    if not path or "://" in path:
+        raise InputError(f"helper address '{text}': must be tls://HOST:PORT or the path of a Unix socket")
+    return Path(path)
+
+
+def connect(address: str, keys: Path, timeout_s: float = ANSWER_S) -> SocketTransport:
+    """Reach the helper.
+
+    Args:
+        address: see :func:`parse_address`.
+        keys: the server's own folder of keys, for TLS.
+        timeout_s: longest wait for the connection and for each answer.
+
+    Raises:
+        HelperLost: nobody listens there, or it is not the pinned helper.
+        InputError: the address is none.
+    """
+    place = parse_address(address)
+    if isinstance(place, Path):
+        plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            plain.connect(str(place))
+        except OSError as error:
+            plain.close()
+            raise HelperLost(f"no helper listens at {place} ({error}): start it again and resume the run") from error
+        return SocketTransport(plain, str(place), timeout_s)
+    context = leader_context(keys)
+    try:
+        connected = socket.create_connection(place, timeout=min(timeout_s, _CONNECT_S))
+    except OSError as error:
+        raise HelperLost(f"no helper listens at {address} ({error}): start it again and resume the run") from error
+    keep_alive(connected)
+    try:
+        return SocketTransport(context.wrap_socket(connected, server_hostname=HELPER_NAME), address, timeout_s)
+    except OSError as error:
+        connected.close()
+        raise HelperLost(
+            f"the helper at {address} is not the pinned one ({error}): copy keys/server and keys/helper of one set"
+        ) from error
+
+
+def keep_alive(connected: socket.socket) -> None:
+    """Let a TCP connection notice within minutes that the other machine is gone."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
+        if hasattr(socket, name):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def read_frame(stream: Stream) -> bytes:

@@ -29,7 +29,7 @@ from crypto.preamble.rotation import padded_length
 from crypto.preamble.scheme import MAX_NORM_BITS, Parameters, PreambleSum
 from crypto.preamble.sizing import Choice, evaluate, size
 from strategies.errors import HelperLost
-from strategies.helper_link import ADDRESS_FILE, HelperLink, SocketTransport
+from strategies.helper_link import ADDRESS_FILE, HelperLink, connect
 from strategies.protection import Protection
 from strategies.verified_fold import VerifiedFold
 
@@ -150,18 +150,28 @@ class PreambleProtection(Protection):
         """Return the leader's adder of a round, with its noise."""
         return secure.leader(tag, None if self.noisy else NoNoiseForTests(), verify_key=verify_key)
 
+    def greet(self, plan: Plan) -> None:
+        """Ask the helper whether it holds the pinned key and runs these parameters.
+
+        Raises:
+            HelperLost: it does not answer, or says no and why.
+        """
+        tag = Tag(round=0, layout_hash=bytes(16), length=plan.length)
+        self._link(self.secure_sum(plan), tag).close()
+
     def _link(self, secure: PreambleSum, tag: Tag) -> HelperLink:
         header = secure.header(tag)
-        transport = SocketTransport(self._address(), self.timeout_s)
+        transport = connect(self._address(), Path(self.keys or "") / SERVER, self.timeout_s)
         return HelperLink(transport, header.key_id, header.params_hash)
 
-    def _address(self) -> Path:
+    def _address(self) -> str:
         path = Path(self.keys or "") / ADDRESS_FILE
         if self.keys is None or not path.is_file():
             raise HelperLost(
-                f"the server knows no helper ({path} is not there): start the helper and write its socket's path there"
+                f"the server knows no helper ({path} is not there): start the helper and write its address there, a "
+                "socket's path or tls://HOST:PORT"
             )
-        return Path(path.read_text(encoding="utf-8").strip())
+        return path.read_text(encoding="utf-8").strip()
 
     def facts(self, plan: Plan) -> dict[str, object]:
         """Return the guarantee and what it costs; see :func:`describe`."""

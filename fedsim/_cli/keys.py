@@ -39,12 +39,14 @@ def make(out: Path, config: Path | None, assignments: list[str]) -> dict[str, An
         ConfigError: the settings are wrong, their protection has no keys, or `out` holds keys already.
         BudgetExceeded: the protection does not carry the run.
     """
-    from crypto.keys import HELPER, key_path, save_keys
+    from crypto.keys import HELPER, SERVER, key_path, save_keys
     from fedsim.config import load_config, to_run_config
     from fedsim.errors import ConfigError, Problem
+    from fedsim.helper_daemon import TASK_FILE
     from fedsim.protections import helper_task, with_interpreter
     from fedsim.site import secure_plan, site_of
     from strategies import preamble
+    from strategies.helper_tls import write_identities
     from strategies.keyed import KeyedProtection
 
     settings = load_config(config, assignments)
@@ -66,7 +68,8 @@ def make(out: Path, config: Path | None, assignments: list[str]) -> dict[str, An
         raise ConfigError([Problem("--out", str(out), f"holds {', '.join(there)}: keys are never overwritten", remedy)])
     paths = save_keys(out, bundles)
     if task is not None:
-        task.write(out / HELPER / "task.json")
+        task.write(out / HELPER / TASK_FILE)
+        write_identities(out / HELPER, out / SERVER)
     return {
         "protection": name,
         "scheme": scheme,

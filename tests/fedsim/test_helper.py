@@ -24,11 +24,12 @@ from crypto.preamble.scheme import Parameters, PreambleSum
 from fedsim import errors, protections
 from fedsim.config import load_config
 from fedsim.events import NullObserver
-from fedsim.helper import Helper, Task, helper_process
+from fedsim.helper import Helper, Task
+from fedsim.helper_daemon import helper_process
 from fedsim.measure.ledger import HELPER, Ledger
 from fedsim.runner import run, simulate
 from strategies.errors import HelperLost
-from strategies.helper_link import HelperLink, HelperRefused, SocketTransport, Transport, read_frame
+from strategies.helper_link import HelperLink, HelperRefused, Transport, connect, read_frame
 
 PLAN = Plan(length=64, clients=4, bound=1.0)
 PARAMETERS = Parameters(norm_bound=1.0, block_size=16, groups=2, sigma=0.0, fraction_bits=20)
@@ -149,7 +150,7 @@ def test_frames_are_bounded():
 def test_a_helper_that_cannot_start_says_why(tmp_path):
     with (
         pytest.raises(errors.EngineError, match="no key at"),
-        helper_process(tmp_path / "task", tmp_path, tmp_path / "s", tmp_path / "log"),
+        helper_process(tmp_path / "task", tmp_path, str(tmp_path / "s"), tmp_path / "log"),
     ):
         pass
 
@@ -158,7 +159,7 @@ def test_a_silent_helper_is_given_up(tmp_path):
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "s"))
     listener.listen(1)
-    transport = SocketTransport(tmp_path / "s", timeout_s=0.2)
+    transport = connect(str(tmp_path / "s"), tmp_path, timeout_s=0.2)
     with pytest.raises(HelperLost, match="gave no answer in 0.2 s"):
         transport.request(b"\x01")
     transport.close()
@@ -200,15 +201,15 @@ def test_only_the_helper_has_its_key_and_it_ends_with_the_run(tmp_path, monkeypa
     seen = {}
     real = protections.helper_process
 
-    def watched(task, keys, socket_path, log):
-        context = real(task, keys, socket_path, log)
+    def watched(task, keys, address, log):
+        context = real(task, keys, address, log)
 
         class Watched:
             def __enter__(self):
                 seen["process"] = context.__enter__()
                 root = keys.parent
                 seen["secret"] = {p: len(open_key(p)) for p in root.rglob("preamble.key")}
-                seen["mode"] = stat.S_IMODE(socket_path.stat().st_mode)
+                seen["mode"] = stat.S_IMODE(Path(address).stat().st_mode)
                 seen["root"] = root
                 return seen["process"]
 

@@ -1,0 +1,163 @@
+"""`fedsim helper` as a process of its own: rounds over TLS, dead connections, restarts, health and preflight checks."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from crypto.base import Plan, Tag
+from crypto.keys import save_keys
+from fedsim.cli import app
+from fedsim.protections import helper_task
+from strategies.errors import HelperLost
+from strategies.helper_link import ADDRESS_FILE, connect, parse_address
+from strategies.helper_tls import write_identities
+from strategies.preamble import PreambleProtection, make_keys, run_id
+
+PLAN = Plan(length=100, clients=3, bound=1.0)
+PROTECTION = PreambleProtection(
+    run=run_id("daemon"), rounds=2, epsilon=1.0, delta=1e-5, block_size=128, blocks=1, noisy=False, timeout_s=30
+)
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["helper", *arguments])
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+class Daemon:
+    """`fedsim helper serve` on a free port of this machine, with keys for one protection and plan."""
+
+    def __init__(self, root: Path, protection: PreambleProtection = PROTECTION, plan: Plan = PLAN) -> None:
+        self.root, self.address = root, f"tls://127.0.0.1:{free_port()}"
+        save_keys(root, make_keys())
+        helper_task(protection, plan).write(root / "helper" / "task.json")
+        write_identities(root / "helper", root / "server")
+        (root / ADDRESS_FILE).write_text(self.address)
+        self.server = replace(protection, keys=str(root), role="server")
+        self.client = replace(protection, keys=str(root))
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "fedsim.cli", "helper", "serve", "--keys", str(self.root)]
+        self.process = subprocess.Popen(
+            [*command, "--listen", self.address], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"ready\n"
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(timeout=20)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+    def round(self, number: int) -> np.ndarray:
+        tag = Tag(round=number, layout_hash=bytes(16), length=PLAN.length)
+        fold = self.server.fold(PLAN, tag)
+        for client in range(3):
+            parts = self.client.sealer(PLAN).seal(np.full(PLAN.length, 0.01 * client), tag)
+            fold._link.add(fold._leader.add_and_relay(*parts))
+        fold._leader.settle(fold._link.settle(fold._leader.verify_init()))
+        return self.server.opener(PLAN).open(fold.totals(), tag)
+
+
+@pytest.fixture
+def daemon(tmp_path):
+    running = Daemon(tmp_path / "keys")
+    yield running
+    if running.process.poll() is None:
+        running.stop()
+
+
+def test_rounds_over_tls_survive_dead_connections_and_a_restart(daemon):
+    silent = socket.create_connection(parse_address(daemon.address))
+    lost = connect(daemon.address, daemon.root / "server", 10)
+    np.testing.assert_allclose(daemon.round(1), 0.03, atol=1e-5)
+    assert daemon.stop() == 0
+    silent.close()
+    lost.close()
+    daemon.start()
+    with pytest.raises(HelperLost, match="round 1: round 1 was released already"):
+        daemon.round(1)
+    np.testing.assert_allclose(daemon.round(2), 0.03, atol=1e-5)
+    with pytest.raises(HelperLost, match="the privacy budget has no more rounds"):
+        daemon.round(3)
+
+
+def test_no_more_than_a_few_connections_are_open(daemon):
+    many = [socket.create_connection(parse_address(daemon.address)) for _ in range(8)]
+    with pytest.raises(HelperLost):
+        connect(daemon.address, daemon.root / "server", 5).request(b"\x01")
+    for one in many:
+        one.close()
+
+
+def test_alive_says_whether_something_listens(daemon, tmp_path):
+    assert call("alive", "--listen", daemon.address).output == "alive\n"
+    gone = call("alive", "--listen", str(tmp_path / "none"))
+    assert gone.exit_code == 5 and "start it with `fedsim helper serve`" in gone.output
+    assert call("alive", "--listen", "http://x").exit_code == 1
+
+
+def test_serve_says_what_is_missing(tmp_path):
+    missing = call("serve", "--keys", str(tmp_path), "--listen", "tls://127.0.0.1:0")
+    assert missing.exit_code == 1 and "no key at" in missing.output
+
+
+SETTINGS = [
+    word
+    for setting in ("task.name=digits", "model.name=logistic", "protection.name=preamble", "protection.block_size=256")
+    for word in ("--set", setting)
+]
+
+
+def test_check_asks_as_the_leader_would(tmp_path):
+    root, port = tmp_path / "keys", free_port()
+    more = [*SETTINGS, "--set", "protection.blocks=1"]
+    assert CliRunner().invoke(app, ["keys", *more, "--out", str(root)]).exit_code == 0
+    (root / ADDRESS_FILE).write_text(f"tls://127.0.0.1:{port}\n")
+    nobody = call("check", *more, "--keys", str(root))
+    assert nobody.exit_code == 1 and "no helper listens at" in nobody.output
+    command = [sys.executable, "-m", "fedsim.cli", "helper", "serve", "--keys", str(root), "--listen"]
+    state = tmp_path / "state"
+    state.mkdir()
+    process = subprocess.Popen(
+        [*command, f"tls://127.0.0.1:{port}", "--state", str(state)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        fine = call("check", *more, "--keys", str(root))
+        other = call("check", *more, "--set", "protection.epsilon=2", "--keys", str(root))
+        plain = call("check", "--set", "protection.name=plain", "--keys", str(root))
+        process.terminate()
+    assert fine.exit_code == 0 and "agreed to these settings" in fine.output
+    assert other.exit_code == 1 and "leader and helper must run the same settings" in other.output
+    assert plain.exit_code == 2 and "has no helper" in plain.output
+
+
+def test_the_helpers_folder_has_none_of_the_leaders_secrets(tmp_path):
+    root = tmp_path / "keys"
+    made = CliRunner().invoke(app, ["keys", *SETTINGS, "--set", "protection.blocks=1", "--out", str(root), "--json"])
+    assert made.exit_code == 0 and json.loads(made.output)["protection"] == "preamble"
+    assert {p.name for p in (root / "helper").iterdir()} == {"preamble.key", "task.json", "tls.pem", "leader.pem"}
+    assert {p.name for p in (root / "server").iterdir()} == {"preamble.key", "tls.pem", "helper.pem"}
+    assert {p.name for p in (root / "clients").iterdir()} == {"preamble.key"}
+    held = [p.read_bytes() for p in (root / "server").iterdir()]
+    assert all((root / "helper" / "tls.pem").read_bytes()[:200] not in content for content in held)
+    assert os.stat(root / "helper").st_mode & 0o077 == 0
