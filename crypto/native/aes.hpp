@@ -42,6 +42,12 @@ struct Leaf {
 using AddLeaves = void (*)(const Leaf* leaves, std::size_t count, std::uint64_t first_block, std::uint8_t* tile,
                            std::size_t words, std::uint8_t* above);
 
+/// Writes the correction of one leaf: payload minus the keystream under seeds[0] plus that under seeds[1], negated where
+/// `minus` is all ones and not where it is zero; both from block 0. Field64 payloads must be below p; true means that a
+/// keystream may have held a word at or above p, and that `out` is to be made with stretch() instead.
+using CorrectLeaf = bool (*)(const std::uint8_t* const* seeds, const std::uint8_t* payload, std::uint64_t minus,
+                             std::size_t words, std::uint8_t* out);
+
 /// One implementation. All functions are constant-time in key and data, allow unaligned pointers and any count,
 /// 0 included, and never fail. `in` and `out` may be equal but must not overlap otherwise.
 struct Kernels {
@@ -61,6 +67,11 @@ struct Kernels {
   AddLeaves add_z32;
   AddLeaves add_z64;
   AddLeaves add_field64;
+
+  /// Key generation's stretch of both leaves and correction, fused, by group.
+  CorrectLeaf correct_z32;
+  CorrectLeaf correct_z64;
+  CorrectLeaf correct_field64;
 };
 
 /// Returns the table called `name`, or the default one where `name` is null or empty: FEDSIM_ISA if set, else the

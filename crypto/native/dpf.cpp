@@ -17,7 +17,6 @@ constexpr std::uint64_t kPrime = 0xffffffff00000001;
 constexpr std::size_t kTileBytes = 16384;              // half of a usual first-level cache
 constexpr std::size_t kTreeScratchBytes = 256 * 1024;  // expanded leaves of a batch, by thread: second-level cache
 constexpr std::size_t kMaxBatch = 64;
-constexpr std::size_t kKeystreamBytes = 4096;
 
 struct Seed {
   std::uint64_t low, high;
@@ -96,65 +95,79 @@ std::uint64_t field_add(std::uint64_t a, std::uint64_t b) {
   return s - (kPrime & mask_of(static_cast<std::uint64_t>(s < a) | static_cast<std::uint64_t>(s >= kPrime)));
 }
 
-struct Ring32 {
-  using Word = std::uint32_t;
-  static Word add(Word a, Word b) { return a + b; }
-  static Word negate(Word a) { return 0 - a; }
-};
-struct Ring64 {
-  using Word = std::uint64_t;
-  static Word add(Word a, Word b) { return a + b; }
-  static Word negate(Word a) { return 0 - a; }
-};
-struct Prime64 {
-  using Word = std::uint64_t;
-  static Word add(Word a, Word b) { return field_add(a, b); }
-  static Word negate(Word a) { return field_negate(a); }
-};
-
-// out = beta - x0 + x1, negated where `mask` is all ones.
-template <class G>
-void correct(const std::uint8_t* beta, const std::uint8_t* x0, const std::uint8_t* x1, std::uint64_t mask,
-             std::size_t words, std::uint8_t* out) {
-  using Word = typename G::Word;
-  const Word m = static_cast<Word>(mask);
-  for (std::size_t i = 0; i < words; ++i) {
-    Word b, a0, a1;
-    std::memcpy(&b, beta + i * sizeof b, sizeof b);
-    std::memcpy(&a0, x0 + i * sizeof b, sizeof b);
-    std::memcpy(&a1, x1 + i * sizeof b, sizeof b);
-    const Word difference = G::add(G::add(b, G::negate(a0)), a1);
-    const Word result = (G::negate(difference) & m) | (difference & static_cast<Word>(~m));
-    std::memcpy(out + i * sizeof b, &result, sizeof b);
-  }
+CorrectLeaf corrector(const Kernels& table, Group group) {
+  return group == Group::kZ32   ? table.correct_z32
+         : group == Group::kZ64 ? table.correct_z64
+                                : table.correct_field64;
 }
 
-// The same with both leaves stretched piece by piece, so that the keystreams stay in the first-level cache. Rings only:
-// a field's stretch cannot be cut, because it skips words.
-template <class G>
-void stretch_and_correct(const Kernels& table, const std::uint8_t* beta, const Seed* seeds, std::uint64_t mask,
-                         std::size_t size, std::uint8_t* out) {
-  std::uint8_t x[2][kKeystreamBytes];
-  Schedule schedules[2];
-  for (int b = 0; b < 2; ++b) table.expand(reinterpret_cast<const std::uint8_t*>(&seeds[b]), &schedules[b]);
-  for (std::size_t at = 0; at < size; at += kKeystreamBytes) {
-    const std::size_t part = std::min(kKeystreamBytes, size - at);
-    std::uint8_t counter[kBlockBytes] = {};
-    const std::uint64_t first = __builtin_bswap64(at / kBlockBytes);
-    std::memcpy(counter + 8, &first, 8);
-    for (int b = 0; b < 2; ++b) table.stream(&schedules[b], counter, x[b], (part + kBlockBytes - 1) / kBlockBytes);
-    correct<G>(beta + at, x[0], x[1], mask, part / sizeof(typename G::Word), out + at);
-  }
-}
-
-void correct_field(const Kernels& table, const std::uint8_t* beta, const Seed* seeds, std::uint64_t mask,
-                   std::size_t words, std::vector<std::uint8_t>* stretched, std::uint8_t* out) {
+// The correction of a leaf where a keystream holds a word at or above p, which only stretch() knows to skip.
+void correct_by_stretch(const Kernels& table, const std::uint8_t* const* seeds, const std::uint8_t* payload,
+                        std::uint64_t minus, std::size_t words, std::uint8_t* out) {
+  std::vector<std::uint64_t> x[2];
   for (int b = 0; b < 2; ++b) {
-    stretched[b].resize(words * 8);
-    stretch(table, Group::kField64, reinterpret_cast<const std::uint8_t*>(&seeds[b]), words, stretched[b].data());
+    x[b].resize(words);
+    stretch(table, Group::kField64, seeds[b], words, reinterpret_cast<std::uint8_t*>(x[b].data()));
   }
-  correct<Prime64>(beta, stretched[0].data(), stretched[1].data(), mask, words, out);
+  for (std::size_t i = 0; i < words; ++i) {
+    std::uint64_t beta;
+    std::memcpy(&beta, payload + 8 * i, 8);
+    const std::uint64_t difference = field_add(field_add(beta, field_negate(x[0][i])), x[1][i]);
+    const std::uint64_t result = (field_negate(difference) & minus) | (difference & ~minus);
+    std::memcpy(out + 8 * i, &result, 8);
+  }
 }
+
+// The paths of all groups of one report, grown together: the cipher is fastest on many blocks at once.
+class Paths {
+ public:
+  Paths(const Tree& tree, const Shape& shape, const std::uint8_t* const roots[2])
+      : tree_(tree), groups_(shape.groups), seeds_(2 * groups_), left_(2 * groups_), right_(2 * groups_),
+        scratch_(2 * groups_), controls_(2 * groups_) {
+    for (std::size_t g = 0; g < groups_; ++g) {
+      for (std::size_t b = 0; b < 2; ++b) {
+        Seed& seed = seeds_[2 * g + b];
+        seed = load_seed(roots[b] + g * kBlockBytes);
+        seed.low &= ~std::uint64_t{1};
+        controls_[2 * g + b] = b;
+      }
+    }
+  }
+
+  void expand() { tree_.expand(seeds_.data(), seeds_.size(), left_.data(), right_.data(), scratch_.data()); }
+
+  // Goes on to the right child of group g where `turn` is 1, to the left where it is 0; returns the level's correction
+  // and sets its two bits.
+  Seed descend(std::size_t g, std::uint64_t turn, std::uint8_t& bits) {
+    const Seed *left = &left_[2 * g], *right = &right_[2 * g];
+    Seed* seed = &seeds_[2 * g];
+    std::uint64_t* control = &controls_[2 * g];
+    const std::uint64_t to_right = mask_of(turn);
+    const std::uint64_t bit_left = (left[0].low ^ left[1].low ^ turn ^ 1) & 1;
+    const std::uint64_t bit_right = (right[0].low ^ right[1].low ^ turn) & 1;
+    Seed correction = choose(to_right, left[0], right[0]) ^ choose(to_right, left[1], right[1]);
+    correction.low &= ~std::uint64_t{1};
+    const std::uint64_t bit_kept = (bit_right & to_right) | (bit_left & ~to_right);
+    for (int b = 0; b < 2; ++b) {
+      const std::uint64_t used = mask_of(control[b]);
+      seed[b] = choose(to_right, right[b], left[b]);
+      control[b] = (seed[b].low & 1) ^ (bit_kept & used);
+      seed[b].low &= ~std::uint64_t{1};
+      seed[b] = seed[b] ^ (correction & used);
+    }
+    bits = static_cast<std::uint8_t>(bit_left | bit_right << 1);
+    return correction;
+  }
+
+  const Seed& seed(std::size_t g, int b) const { return seeds_[2 * g + b]; }
+  std::uint64_t control(std::size_t g, int b) const { return controls_[2 * g + b]; }
+
+ private:
+  const Tree& tree_;
+  std::size_t groups_;
+  std::vector<Seed> seeds_, left_, right_, scratch_;
+  std::vector<std::uint64_t> controls_;
+};
 
 // Runs work(first, last) on `threads` disjoint ranges of [0, count) and rethrows the first exception.
 template <class Work>
@@ -292,53 +305,32 @@ void generate(const Kernels& table, const Shape& shape, const std::uint8_t* tree
   const Layout at(shape);
   const Tree tree(table, tree_keys);
   const std::size_t depth = shape.depth(), size = shape.block_bytes();
+  Paths paths(tree, shape, roots);
   std::memset(public_share + at.bits, 0, shape.groups * shape.bit_bytes());
-  std::vector<std::uint8_t> stretched[2];
-  for (std::uint32_t g = 0; g < shape.groups; ++g) {
-    Seed seed[2];
-    std::uint64_t control[2] = {0, 1};
-    for (int b = 0; b < 2; ++b) {
-      seed[b] = load_seed(roots[b] + g * kBlockBytes);
-      seed[b].low &= ~std::uint64_t{1};
-    }
-    std::uint8_t* bits = public_share + at.bits + g * shape.bit_bytes();
-    for (std::size_t level = 0; level < depth; ++level) {
-      Seed left[2], right[2], scratch[2];
-      tree.expand(seed, 2, left, right, scratch);
-      const std::uint64_t turn = alpha[g] >> (depth - 1 - level) & 1, to_right = mask_of(turn);
-      const std::uint64_t bit_left = (left[0].low ^ left[1].low ^ turn ^ 1) & 1;
-      const std::uint64_t bit_right = (right[0].low ^ right[1].low ^ turn) & 1;
-      for (int b = 0; b < 2; ++b) {
-        const Seed kept = choose(to_right, right[b], left[b]), lost = choose(to_right, left[b], right[b]);
-        seed[b] = kept;
-        scratch[b] = lost;
-      }
-      Seed correction = scratch[0] ^ scratch[1];
-      correction.low &= ~std::uint64_t{1};
-      const std::uint64_t bit_kept = (bit_right & to_right) | (bit_left & ~to_right);
-      for (int b = 0; b < 2; ++b) {
-        const std::uint64_t used = mask_of(control[b]);
-        control[b] = (seed[b].low & 1) ^ (bit_kept & used);
-        seed[b].low &= ~std::uint64_t{1};
-        seed[b] = seed[b] ^ (correction & used);
-      }
+  for (std::size_t level = 0; level < depth; ++level) {
+    paths.expand();
+    for (std::size_t g = 0; g < shape.groups; ++g) {
+      std::uint8_t two_bits;
+      const Seed correction = paths.descend(g, alpha[g] >> (depth - 1 - level) & 1, two_bits);
       std::memcpy(public_share + (g * depth + level) * kBlockBytes, &correction, kBlockBytes);
-      bits[level / 4] |= static_cast<std::uint8_t>((bit_left | bit_right << 1) << (level % 4 * 2));
+      public_share[at.bits + g * shape.bit_bytes() + level / 4] |= static_cast<std::uint8_t>(two_bits << (level % 4 * 2));
     }
+  }
+  const CorrectLeaf correct = corrector(table, shape.group);
+  for (std::uint32_t g = 0; g < shape.groups; ++g) {
     std::uint8_t check[2][kCheckBytes];
     for (int b = 0; b < 2; ++b) {
-      leaf_hash(binding, g, alpha[g], seed[b], static_cast<std::uint8_t>(control[b]), check[b]);
+      leaf_hash(binding, g, alpha[g], paths.seed(g, b), static_cast<std::uint8_t>(paths.control(g, b)), check[b]);
     }
     for (std::size_t i = 0; i < kCheckBytes; ++i) {
       public_share[at.checks + g * kCheckBytes + i] = check[0][i] ^ check[1][i];
     }
-    const std::uint8_t* beta = payload + g * size;
-    const std::uint64_t minus = mask_of(control[1]);
+    const std::uint8_t* seeds[2] = {reinterpret_cast<const std::uint8_t*>(&paths.seed(g, 0)),
+                                    reinterpret_cast<const std::uint8_t*>(&paths.seed(g, 1))};
+    const std::uint64_t minus = mask_of(paths.control(g, 1));
     std::uint8_t* out = public_share + at.blocks + g * size;
-    switch (shape.group) {
-      case Group::kZ32: stretch_and_correct<Ring32>(table, beta, seed, minus, size, out); break;
-      case Group::kZ64: stretch_and_correct<Ring64>(table, beta, seed, minus, size, out); break;
-      case Group::kField64: correct_field(table, beta, seed, minus, shape.length, stretched, out); break;
+    if (correct(seeds, payload + g * size, minus, shape.length, out)) {
+      correct_by_stretch(table, seeds, payload + g * size, minus, shape.length, out);
     }
   }
 }

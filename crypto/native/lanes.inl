@@ -110,6 +110,12 @@ struct Z32 {
     typedef typename E::Vec32 V;
     return (typename E::Vec)((V)acc + (V)x + (V)correction);
   }
+  static inline typename E::Vec difference(typename E::Vec beta, typename E::Vec x0, typename E::Vec x1,
+                                           typename E::Vec&) {
+    typedef typename E::Vec32 V;
+    return (typename E::Vec)((V)beta - (V)x0 + (V)x1);
+  }
+  static inline typename E::Vec negate(typename E::Vec a) { return (typename E::Vec)(-(typename E::Vec32)a); }
 };
 
 template <class E>
@@ -119,6 +125,11 @@ struct Z64 {
                                     typename E::Vec&) {
     return acc + x + correction;
   }
+  static inline typename E::Vec difference(typename E::Vec beta, typename E::Vec x0, typename E::Vec x1,
+                                           typename E::Vec&) {
+    return beta - x0 + x1;
+  }
+  static inline typename E::Vec negate(typename E::Vec a) { return -a; }
 };
 
 // 2^64 is 2^32 - 1 modulo p, so a sum that wraps is mended by adding that; it cannot wrap twice if one operand is below
@@ -137,6 +148,16 @@ struct Field64 {
     total += (V)(total < s) & kGap;
     return total + ((V)(total >= kPrime) & kGap);
   }
+
+  static inline V difference(V beta, V x0, V x1, V& above) {
+    above |= (V)((typename E::Vec32)x0 == kGap) | (V)((typename E::Vec32)x1 == kGap);
+    V s = beta - x0;
+    s -= (V)(beta < x0) & kGap;
+    V total = s + x1;
+    total += (V)(total < s) & kGap;
+    return total + ((V)(total >= kPrime) & kGap);
+  }
+  static inline V negate(V a) { return (kPrime - a) & (V)(a != 0); }
 };
 
 // Adds what `x` holds to the tile's next kWidth vectors.
@@ -152,6 +173,13 @@ inline void add_vectors(const typename E::Vec* x, const std::uint8_t* correction
     acc = G::add(acc, x[v], w & mask, above);
     __builtin_memcpy(tile + v * sizeof(V), &acc, sizeof(V));
   }
+}
+
+template <class V>
+inline bool upper_half_set(const V& above, std::size_t words) {
+  std::uint64_t any = 0;
+  for (std::size_t word = 0; word < words; ++word) any |= above[word];
+  return any >> 32 != 0;
 }
 
 template <class E, class G>
@@ -177,9 +205,7 @@ inline bool add_leaf(const typename E::Key& key, const Leaf& leaf, std::uint64_t
     add_vectors<E, G>(x, tail_correction, mask, tail, above);
     __builtin_memcpy(tile, tail, size);
   }
-  std::uint64_t any = 0;
-  for (std::size_t word = 0; word < 2 * E::kLanes; ++word) any |= above[word];
-  return any >> 32 != 0;
+  return upper_half_set(above, 2 * E::kLanes);
 }
 
 template <class E, class G>
@@ -196,6 +222,48 @@ void add_leaves(const Leaf* leaves, std::size_t count, std::uint64_t first_block
   }
 }
 
+// One step of correct_leaf: kWidth vectors of payload under both keystreams.
+template <class E, class G>
+inline void correct_vectors(const typename E::Key* keys, typename E::Vec* counters, typename E::Vec minus,
+                            const std::uint8_t* payload, std::uint8_t* out, typename E::Vec& above) {
+  typedef typename E::Vec V;
+  V x0[kWidth], x1[kWidth];
+  keystream<E>(keys[0], counters[0], x0);
+  keystream<E>(keys[1], counters[1], x1);
+#pragma GCC unroll 8
+  for (std::size_t v = 0; v < kWidth; ++v) {
+    V beta;
+    __builtin_memcpy(&beta, payload + v * sizeof(V), sizeof(V));
+    const V difference = G::difference(beta, x0[v], x1[v], above);
+    const V result = (G::negate(difference) & minus) | (difference & ~minus);
+    __builtin_memcpy(out + v * sizeof(V), &result, sizeof(V));
+  }
+}
+
+template <class E, class G>
+bool correct_leaf(const std::uint8_t* const* seeds, const std::uint8_t* payload, std::uint64_t minus, std::size_t words,
+                  std::uint8_t* out) {
+  typedef typename E::Vec V;
+  const std::uint8_t* four[kTogether] = {seeds[0], seeds[1], seeds[0], seeds[1]};
+  typename E::Key keys[kTogether];
+  E::prepare(four, keys);
+  V counters[2] = {counter_from<E>(0, 0), counter_from<E>(0, 0)}, above = {};
+  const V mask = V{} + minus;
+  constexpr std::size_t step = kWidth * sizeof(V);
+  std::size_t size = words * G::kWord;
+  for (; size >= step; size -= step, payload += step, out += step) {
+    correct_vectors<E, G>(keys, counters, mask, payload, out, above);
+  }
+  if (size != 0) {
+    // What the keystream holds behind the last word may look like a word at or above p: redoing is harmless.
+    std::uint8_t tail[step] = {};
+    __builtin_memcpy(tail, payload, size);
+    correct_vectors<E, G>(keys, counters, mask, tail, tail, above);
+    __builtin_memcpy(out, tail, size);
+  }
+  return upper_half_set(above, 2 * E::kLanes);
+}
+
 template <class E>
 constexpr Kernels table(const char* name) {
   return Kernels{name,
@@ -204,5 +272,8 @@ constexpr Kernels table(const char* name) {
                  stream_blocks<E>,
                  add_leaves<E, Z32<E>>,
                  add_leaves<E, Z64<E>>,
-                 add_leaves<E, Field64<E>>};
+                 add_leaves<E, Field64<E>>,
+                 correct_leaf<E, Z32<E>>,
+                 correct_leaf<E, Z64<E>>,
+                 correct_leaf<E, Field64<E>>};
 }

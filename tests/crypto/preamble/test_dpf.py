@@ -242,6 +242,20 @@ def test_words_at_or_above_p_are_skipped(name: str, isa: str) -> None:
     total, body = start.copy(), bytes(_native.dpf_public_bytes(3, 1, 1, words))
     _native.dpf_accumulate(3, 1, 1, words, 0, [bytes(32)], [bytes(32)], [seed], [body], total.view(np.uint8), 1, isa)
     assert np.array_equal(total, reference.add(Group.FIELD64, start, out.view("<u8")))
+    # So does key generation, whichever of the two leaves it is.
+    shape, alpha, other = (
+        Shape(group=Group.FIELD64, groups=1, blocks=1, length=words),
+        np.zeros(1, np.uint32),
+        bytes(16),
+    )
+    for roots in ((seed, other), (other, seed)):
+        body = _native.dpf_generate(3, 1, 1, words, bytes(32), bytes(32), *roots, alpha, start.view(np.uint8), isa)
+        x0, x1 = (reference.stretch(Group.FIELD64, int.from_bytes(root, "little"), words) for root in roots)
+        difference = reference.add(
+            Group.FIELD64, reference.add(Group.FIELD64, start, reference.negate(Group.FIELD64, x0)), x1
+        )
+        correction = np.frombuffer(body[-8 * words :], "<u8")
+        assert np.array_equal(correction, reference.negate(Group.FIELD64, difference)), shape
 
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 129, 256, 1000])
