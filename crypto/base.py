@@ -184,6 +184,11 @@ class SecureSum(ABC):
     plan: Plan
 
     @property
+    def slots(self) -> int:
+        """Values that are sealed as one: a vector costs as much as the next multiple; 1 where nothing is padded."""
+        return 1
+
+    @property
     @abstractmethod
     def budget(self) -> Budget:
         """What one round costs and guarantees under the declared plan."""

@@ -133,6 +133,11 @@ class OpenFheSum(KeyedSum):
         """See :attr:`crypto.keys.KeyedSum.params_hash`."""
         return wire.params_hash(self.scheme, self.ring, self.parties, self.plan)
 
+    @property
+    def slots(self) -> int:
+        """See :attr:`crypto.base.SecureSum.slots`."""
+        return self.ring.slots
+
     @cached_property
     def key_params_hash(self) -> bytes:
         """See :attr:`crypto.keys.KeyedSum.key_params_hash`; a key outlives a change of plan on the same ring."""

@@ -1,13 +1,13 @@
 """The Flower ClientApp of every run: the same in simulation, under Flower's engine, and in deployment."""
 
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from crypto import InputError
 from fedsim.registry import train_config
 from fedsim.site import Site, read_state, site_of
 from fedsim.tasks.training import TrainResult, client_seed, evaluate, train
-from strategies.client import Sealed, Stopwatch, open_model, seal_update
+from strategies.client import Sealed, Stopwatch
 from strategies.plan import RoundPlan
 from strategies.records import NamedArrays, array_record, model_record, read_model, read_sealed, sealed_record
 from strategies.state import load_state_arrays
@@ -23,6 +23,13 @@ def hello(message: Message, context: Context) -> Message:
     return Message(RecordDict({"hello": MetricRecord(dict(values))}), reply_to=message)
 
 
+@app.query("setup")
+def setup(message: Message, context: Context) -> Message:
+    """Tell the server a hash of what all clients must have in common before round 1."""
+    site = site_of(context.run_config, context.node_config)
+    return Message(RecordDict({"setup": ConfigRecord({"digest": site.half.digest(site.initial)})}), reply_to=message)
+
+
 @app.train()
 def train_round(message: Message, context: Context) -> Message:
     """Train on the client's own data and answer with the sealed update."""
@@ -33,14 +40,13 @@ def train_round(message: Message, context: Context) -> Message:
         return _train_for_flower(message, site, client, watch)
     plan = RoundPlan.from_record(content.config_records["config"])
     before = _receive(content, site, context)
-    watch.lap("open" if "total" in content else "download")
+    watch.lap(_receiving(content))
     load_state_arrays(site.model, before.arrays)
     site.half.prepare(site.model, plan)
     result = _train(site, client, plan.round, plan.rounds, float(plan.extras.get("proximal-mu", 0.0)))
     after = read_state(site.model)
     watch.lap("train")
-    sealed = seal_update(
-        site.half,
+    sealed = site.half.seal(
         plan,
         before,
         after,
@@ -48,10 +54,11 @@ def train_round(message: Message, context: Context) -> Message:
         partition_id=client,
         buffer_names=site.buffer_names,
         protection=site.protection,
+        memory=context.state,
     )
     _keep_local(site, after, context)
     watch.lap("seal")
-    reply = RecordDict({"sealed": sealed_record(sealed.parts)})
+    reply = sealed.content()
     reply["metrics"] = MetricRecord(
         {"num-examples": result.num_examples, "loss": result.loss, **_clipping(site, sealed)}
     )
@@ -112,7 +119,7 @@ def evaluate_round(message: Message, context: Context) -> Message:
         state = read_model(message.content.array_records["arrays"])
     else:
         state = _receive(message.content, site, context)
-    watch.lap("open" if "total" in message.content else "download")
+    watch.lap(_receiving(message.content))
     load_state_arrays(site.model, state.arrays)
     x, y = site.test_data(client)
     if not len(y):
@@ -165,12 +172,16 @@ def partition_id(context: Context) -> int:
 
 def _receive(content: RecordDict, site: Site, context: Context) -> NamedArrays:
     """Return the global model, with this client's own buffers where they do not travel."""
-    opened = open_model(content, site.protection, site.initial, site.buffer_names)
-    state = site.half.complete(content, opened, context.state)
+    state = site.half.receive(content, site.protection, site.initial, site.buffer_names, context.state)
     own = context.state.get("buffers")
     if isinstance(own, ArrayRecord):
         return NamedArrays({**state.arrays, **read_model(own).arrays}, state.dtypes)
     return state
+
+
+def _receiving(content: RecordDict) -> str:
+    """Return the phase that getting the model belongs to."""
+    return "open" if any(name.startswith("total") for name in content.array_records) else "download"
 
 
 def _keep_local(site: Site, after: NamedArrays, context: Context) -> None:
@@ -179,4 +190,4 @@ def _keep_local(site: Site, after: NamedArrays, context: Context) -> None:
         context.state["buffers"] = model_record(NamedArrays(own))
 
 
-__all__ = ["app", "evaluate_round", "hello", "partition_id", "train_round"]
+__all__ = ["app", "evaluate_round", "hello", "partition_id", "setup", "train_round"]

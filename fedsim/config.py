@@ -136,7 +136,7 @@ def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     Raises:
         ConfigError: the new values, or their combination with the others, are wrong.
     """
-    defaults = federation_defaults(type(config.protection))
+    defaults = federation_defaults(type(config.protection), type(config.strategy))
     data = config.model_dump()
     data["federation"] = {
         key: value for key, value in data["federation"].items() if key not in defaults or value != defaults[key]

@@ -53,6 +53,7 @@ def protection_of(config: RunConfig, keys: str | None, role: str) -> Protection:
         members=members,
         keys=keys,
         role=role,
+        repeatable=p.repeatable,
     )
 
 

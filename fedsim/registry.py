@@ -33,7 +33,7 @@ def server_half(config: RunConfig, **common: Any) -> FederatedStrategy:
 
 def client_half(config: RunConfig) -> ClientHalf:
     """Return the client half that the settings name."""
-    return CLIENT_HALVES.get(config.strategy.name, ClientHalf)()
+    return CLIENT_HALVES.get(config.strategy.name, ClientHalf).of(config.strategy.model_dump(exclude={"name"}))
 
 
 def train_config(config: RunConfig, rounds: int, proximal_mu: float = 0.0) -> TrainConfig:

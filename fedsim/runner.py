@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flwr.app import RecordDict
 from flwr.app.user_config import UserConfig
 
 from fedsim import errors
@@ -22,7 +23,6 @@ from fedsim.protections import KeyRing, fresh_keys, with_interpreter
 from fedsim.server_app import Outcome, folder_path, new_folder, serve_in
 from fedsim.simulation.grid import SimulationGrid
 from fedsim.site import Site, secure_plan, server_site_of, site_of
-from strategies.client import open_model
 from strategies.records import NamedArrays, model_bytes, model_from_bytes
 
 log = logging.getLogger(__name__)
@@ -108,7 +108,8 @@ def run(config: RunConfig, observer: Observer, *, resume: bool = False) -> RunRe
 def _open_as_client(folder: RunFolder, site: Site, outcome: Outcome) -> Outcome:
     """Open the last total with the clients' key, as any client can; the model is put into ``clients/``."""
     assert outcome.sealed is not None
-    state = open_model(outcome.sealed, site.protection, site.initial, site.buffer_names)
+    received = site.half.receive(outcome.sealed, site.protection, site.initial, site.buffer_names, RecordDict())
+    state = site.half.export(received)
     path = folder.path / "clients" / "model.safetensors"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(model_bytes(state))
@@ -173,6 +174,11 @@ def _check_resumable(config: RunConfig) -> None:
         raise errors.FedsimError(
             f"a run under {config.protection.name} cannot resume: the server holds sealed totals only, and "
             "each run has fresh keys; start it anew under another name"
+        )
+    if config.strategy.clients_hold_model:
+        raise errors.FedsimError(
+            f"a run of {config.strategy.name} cannot resume: the clients hold the model, and what each keeps back is "
+            "not saved; start it anew under another name"
         )
     if config.strategy.name.startswith("flwr:"):
         raise errors.FedsimError(

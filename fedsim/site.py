@@ -79,6 +79,7 @@ class Site:
             seed=self.config.seed,
             **self.config.model.options,
         )
+        self.half.shape(model)
         self.__dict__["initial"] = read_state(model)
         return model
 

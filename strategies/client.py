@@ -6,8 +6,8 @@ client app, and :func:`seal_mod` does the same around any Flower `ClientApp` who
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -30,12 +30,74 @@ class ClientHalf:
     #: The plan's strategy that this half serves.
     name: ClassVar[str] = "fedavg"
 
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> "ClientHalf":
+        """Return the half for a strategy's settings."""
+        return cls()
+
+    def shape(self, model: nn.Module) -> None:
+        """Shape the model in place, once, before its start weights are read; buffers do not train."""
+
+    def digest(self, start: NamedArrays) -> bytes:
+        """Return what all clients must have in common before round 1, hashed; empty for nothing."""
+        return b""
+
+    def export(self, state: NamedArrays) -> NamedArrays:
+        """Return a global model as the unshaped model's own arrays."""
+        return state
+
     def prepare(self, model: nn.Module, plan: RoundPlan) -> None:
         """Shape the model before training (freeze, decompose); it holds the global weights already."""
 
     def complete(self, content: RecordDict, state: NamedArrays, memory: RecordDict) -> NamedArrays:
         """Return the whole global model from what a message brought and this client's own records of earlier rounds."""
         return state
+
+    def receive(
+        self,
+        content: RecordDict,
+        protection: Protection,
+        known: NamedArrays | None,
+        buffer_names: frozenset[str],
+        memory: RecordDict,
+    ) -> NamedArrays:
+        """Return the whole global model that a message stands for.
+
+        A half that keeps a state of its own opens the totals itself and applies them here
+        (:mod:`strategies.replicated`).
+
+        Args:
+            content: the message's content.
+            protection: opens totals.
+            known: the start weights, or this client's last model; see :func:`open_model`.
+            buffer_names: untrained state.
+            memory: this client's own records, kept between its rounds; updated.
+        """
+        return self.complete(content, open_model(content, protection, known, buffer_names), memory)
+
+    def seal(
+        self,
+        plan: RoundPlan,
+        before: NamedArrays,
+        after: NamedArrays,
+        *,
+        num_examples: int,
+        partition_id: int,
+        buffer_names: frozenset[str],
+        protection: Protection,
+        memory: RecordDict,
+    ) -> "Sealed":
+        """Return the sealed update; see :func:`seal_update`."""
+        return seal_update(
+            self,
+            plan,
+            before,
+            after,
+            num_examples=num_examples,
+            partition_id=partition_id,
+            buffer_names=buffer_names,
+            protection=protection,
+        )
 
     def update(self, before: NamedArrays, after: NamedArrays, plan: RoundPlan) -> NamedArrays:
         """Return what travels, before weighting: the weights or their change, as the plan's payload says."""
@@ -95,12 +157,18 @@ class Sealed:
         length: coordinates of the vector.
         clipped: how many of them were clipped to the bound.
         clip_factor: by how much the whole vector was scaled to keep its norm, in (0, 1].
+        notes: more records for the reply, by name.
     """
 
     parts: list[bytes]
     length: int
     clipped: int
     clip_factor: float = 1.0
+    notes: Mapping[str, ConfigRecord] = field(default_factory=dict)
+
+    def content(self) -> RecordDict:
+        """Return a reply's content: the sealed parts and the notes."""
+        return RecordDict({"sealed": sealed_record(self.parts), **self.notes})
 
 
 def seal_update(
@@ -161,7 +229,7 @@ def seal_mod(
             return call_next(message, context)
         content = message.content
         known = read_model(context.state["fedsim-model"]) if "fedsim-model" in context.state else None  # type: ignore[arg-type]
-        before = side.complete(content, open_model(content, protection, known, buffer_names), context.state)
+        before = side.receive(content, protection, known, buffer_names, context.state)
         context.state["fedsim-model"] = array_record(before)
         message.content = RecordDict({"arrays": array_record(before), "config": content["config"]})
         reply = call_next(message, context)
@@ -173,8 +241,7 @@ def seal_mod(
         records = reply.content
         metrics = records.metric_records.setdefault("metrics", MetricRecord())
         examples = metrics.get("num-examples", 0)
-        sealed = seal_update(
-            side,
+        sealed = side.seal(
             RoundPlan.from_record(config),
             before,
             read_model(records.array_records["arrays"]),
@@ -182,9 +249,10 @@ def seal_mod(
             partition_id=int(context.node_config.get("partition-id", -1)),
             buffer_names=buffer_names,
             protection=protection,
+            memory=context.state,
         )
         records.pop("arrays")
-        records["sealed"] = sealed_record(sealed.parts)
+        records.update(sealed.content())
 
     return mod
 

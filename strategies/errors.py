@@ -8,6 +8,7 @@
     |   `-- CommitteeIncomplete  a member of the committee that opens the sum did not answer
     |-- HelperLost       the second aggregator does not answer, or refuses to go on
     |-- NoSuchNodes      the federation has fewer nodes than the plan needs
+    |-- Disagreement     clients that must hold the same state do not
     |-- Diverged         the new global model would hold NaN or infinity
     `-- Incompatible     a strategy and a protection that make no sense together
 """
@@ -35,6 +36,10 @@ class HelperLost(StrategyError, RuntimeError):
 
 class NoSuchNodes(StrategyError, RuntimeError):
     """Fewer nodes are connected than the plan needs, and the wait is over."""
+
+
+class Disagreement(StrategyError, RuntimeError):
+    """Clients that decide together what they send hold different states; nothing of the round was applied."""
 
 
 class Diverged(StrategyError, ArithmeticError):

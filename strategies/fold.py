@@ -60,6 +60,15 @@ class Totals:
         for adder, part in zip(self._adders, parts, strict=True):
             adder.add(part)
 
+    def try_rest(self, parts: Sequence[bytes]) -> None:
+        """Add all parts but the first, to find out whether they can be added.
+
+        Raises:
+            CryptoError: one cannot.
+        """
+        for adder, part in list(zip(self._adders, parts, strict=True))[1:]:
+            adder.add(part)
+
     def merge(self, totals: Sequence[bytes]) -> None:
         """Add partial totals."""
         for adder, total in zip(self._adders, totals, strict=True):
@@ -131,12 +140,7 @@ class WorkerFold(Fold):
     def take(self, replies: list[Message]) -> None:
         """See :meth:`Fold.take`."""
         for reply in replies:
-            if reply.has_error() or "partial" not in reply.content.array_records:
-                continue
-            started = time.perf_counter()
-            self._totals.merge(read_sealed(reply.content.array_records["partial"], self._aggregators))
-            folded = reply.content.config_records["folded"]
-            folded["add_s"] = float(_number(folded, "add_s", float)) + time.perf_counter() - started
+            merge_partial(reply, self._totals, self._aggregators)
 
     def totals(self) -> list[bytes]:
         """See :meth:`Fold.totals`."""
@@ -163,14 +167,24 @@ class ChunkSum:
         for reply in replies:
             if reply.has_error():
                 continue
-            if _take(reply.content, totals, secure.aggregators) and carrier is None:
+            if add_reply(reply.content, totals, secure.aggregators) and carrier is None:
                 carrier = reply.content
         if carrier is not None:
             carrier["partial"] = sealed_record(totals.totals())
         return replies
 
 
-def _take(content: RecordDict, totals: Totals, aggregators: int) -> bool:
+def merge_partial(reply: Message, totals: Totals, aggregators: int) -> None:
+    """Merge the chunk's totals, if this reply carries them, and note the time in it."""
+    if reply.has_error() or "partial" not in reply.content.array_records:
+        return
+    started = time.perf_counter()
+    totals.merge(read_sealed(reply.content.array_records["partial"], aggregators))
+    folded = reply.content.config_records["folded"]
+    folded["add_s"] = float(_number(folded, "add_s", float)) + time.perf_counter() - started
+
+
+def add_reply(content: RecordDict, totals: Totals, aggregators: int) -> bool:
     """Move one reply's parts into the totals; note sizes, seconds and the reason if that fails."""
     started = time.perf_counter()
     notes: dict[str, int | float | str] = {"upload_bytes": wire_bytes(content)}

@@ -4,6 +4,8 @@ The description names a secure sum of :mod:`crypto` and its options, never a key
 `keys`, one folder per role (:mod:`crypto.keys`): the server's holds public material only.
 """
 
+import hashlib
+import hmac
 import importlib
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
@@ -36,6 +38,7 @@ class KeyedProtection(Protection):
         keys: folder of this party's keys; ``None`` where none is needed (sizing).
         role: whose keys to take for public material: ``server`` or ``clients``.
         key_id: the key's id, where it is known without any file.
+        repeatable: see :class:`~strategies.protection.Protection`.
     """
 
     scheme_name: str
@@ -47,6 +50,7 @@ class KeyedProtection(Protection):
     keys: str | None = None
     role: str = CLIENTS
     key_id: bytes | None = None
+    repeatable: bool = True
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -72,6 +76,14 @@ class KeyedProtection(Protection):
         if self.key_id is not None:
             return self.describe(plan).with_key(self.key_id)
         return self.describe(plan) if self.keys is None else _bound(self, plan)
+
+    def secret(self, plan: Plan) -> bytes:
+        """See :meth:`~strategies.protection.Protection.secret`.
+
+        Raises:
+            KeyMismatch: this party holds no secret key.
+        """
+        return _secret(self, plan)
 
     def public(self, plan: Plan) -> "KeyedProtection":
         """See :meth:`~strategies.protection.Protection.public`."""
@@ -121,6 +133,14 @@ def _describe(entry: str, options: tuple[tuple[str, Option], ...], plan: Plan) -
     scheme = getattr(importlib.import_module(module), attribute)(plan, **dict(options))
     assert isinstance(scheme, KeyedSum)
     return scheme
+
+
+@lru_cache(maxsize=8)
+def _secret(protection: KeyedProtection, plan: Plan) -> bytes:
+    key = protection.bundle(plan, CLIENTS).secret
+    if not key:
+        raise KeyMismatch(f"protection '{protection.name}': this folder has no secret key; use a client's own folder")
+    return hmac.new(key, b"fedsim-clients-secret-v1", hashlib.sha256).digest()
 
 
 @lru_cache(maxsize=8)

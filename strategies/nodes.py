@@ -130,6 +130,21 @@ def _greet(grid: Grid, ids: list[int], participation: Participation) -> list[Nod
     return nodes
 
 
+def ask_setup(grid: Grid, nodes: list[Node], timeout_s: float) -> dict[int, bytes]:
+    """Return what each node answers to ``query.setup``, a hash, by node id; nodes that do not answer are left out."""
+    content = RecordDict()
+    messages = [Message(content, dst_node_id=n.node_id, message_type="query.setup") for n in nodes]
+    found: dict[int, bytes] = {}
+    for _, replies in stream(grid, chunked(messages, chunk_size(len(messages))), timeout=timeout_s):
+        for reply in replies:
+            if reply.has_error() or "setup" not in reply.content.config_records:
+                continue
+            digest = reply.content.config_records["setup"].get("digest")
+            if isinstance(digest, bytes):
+                found[reply.metadata.src_node_id] = digest
+    return dict(sorted(found.items()))
+
+
 def _number(record: MetricRecord, key: str, default: int) -> int:
     value = record.get(key, default)
     return int(value) if isinstance(value, int | float) else default

@@ -35,6 +35,7 @@ class Protection(ABC):
         bounded: whether vectors must keep a declared bound, so that weights are scaled into (0, 1].
         payload: what clients must send, whatever the strategy; ``None`` leaves it to the strategy.
         uniform_only: every client counts the same, because the sensitivity of the sum is stated per client.
+        repeatable: every client that opens a total gets the same bits.
     """
 
     name: ClassVar[str]
@@ -42,6 +43,7 @@ class Protection(ABC):
     bounded: ClassVar[bool] = True
     payload: ClassVar[Payload | None] = None
     uniform_only: ClassVar[bool] = False
+    repeatable: bool = True
     members: int = 0
 
     @property
@@ -57,6 +59,18 @@ class Protection(ABC):
             BudgetExceeded: the plan does not fit.
             BackendUnavailable: the library does not load here.
         """
+
+    @property
+    def clients_open(self) -> bool:
+        """Whether a client can open a total that the server hands on."""
+        return self.opened_by == "clients"
+
+    def secret(self, plan: Plan) -> bytes:
+        """Return 32 bytes that all clients know and the server does not, made from the clients' key.
+
+        A protection without such a key returns a constant: it keeps no secret from the server.
+        """
+        return bytes(32)
 
     def public(self, plan: Plan) -> "Protection":
         """Return the description as aggregators anywhere need it, independent of this party's files."""
@@ -109,6 +123,11 @@ class Plain(Protection):
 
     name = "plain"
     bounded = False
+
+    @property
+    def clients_open(self) -> bool:
+        """Nothing is hidden, so clients read totals too."""
+        return True
 
     def secure_sum(self, plan: Plan) -> PlainSum:
         """See :meth:`Protection.secure_sum`."""

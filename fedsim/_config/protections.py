@@ -33,11 +33,13 @@ class Protection(Section):
         opened_by: who can read the sum: ``server``, ``clients``, or a ``committee`` of clients that hands it to the
             server.
         uniform_only: every client counts the same, because the sensitivity of the sum is stated per client.
+        repeatable: every client that opens a total gets the same bits.
         needs: the backend that must load: ``tenseal``, ``openfhe``, or nothing but what is always installed.
     """
 
     opened_by: ClassVar[Literal["server", "clients", "committee"]] = "server"
     uniform_only: ClassVar[bool] = False
+    repeatable: ClassVar[bool] = True
     needs: ClassVar[Literal["", "tenseal", "openfhe"]] = ""
 
     @property
@@ -118,6 +120,9 @@ class _OpenFhe(Protection):
 
 class OpenFheCkksConfig(_OpenFhe, _Bounded):
     """CKKS on OpenFHE, one key held by the clients; approximate sums."""
+
+    # OpenFHE adds fresh noise to every decryption of CKKS, against the recovery of the key from opened sums.
+    repeatable = False
 
     name: Literal["openfhe-ckks"] = Field(default="openfhe-ckks", description="protection")
     poly_degree: OpenFheDegree = Field(default=4096, description="ring dimension N")

@@ -96,8 +96,10 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("federation.server_evaluation", "protection.name"),
-        lambda c: c.federation.server_evaluation and c.protection.opened_by == "clients",
-        "under {protection.name} the server never sees the model",
+        lambda c: (
+            c.federation.server_evaluation and (c.protection.opened_by == "clients" or c.strategy.clients_hold_model)
+        ),
+        "with {strategy.name} under {protection.name} the server never sees the model",
         "leave it out or set it to false; the clients evaluate (federation.client_evaluation_fraction)",
     ),
     Rule(

@@ -16,7 +16,7 @@ from fedsim._config.sections import (
     TaskConfig,
     TrainingConfig,
 )
-from fedsim._config.strategies import FedAvgConfig, StrategyConfig
+from fedsim._config.strategies import STRATEGIES, FedAvgConfig, Strategy, StrategyConfig, strategy_tag
 
 
 class Settings(Section):
@@ -39,13 +39,13 @@ class Settings(Section):
     output: OutputConfig = Field(default=OutputConfig(), description="what a run leaves behind")
 
 
-def federation_defaults(kind: type[Protection]) -> dict[str, Any]:
-    """Return those defaults of the section `federation` that depend on the protection.
+def federation_defaults(kind: type[Protection], strategy: type[Strategy]) -> dict[str, Any]:
+    """Return those defaults of the section `federation` that depend on the protection and the strategy.
 
-    Where only the clients can open the sum the server cannot evaluate, so all clients do; where the sensitivity is
+    Where only the clients have the model the server cannot evaluate, so all clients do; where the sensitivity is
     stated per client, every client counts the same.
     """
-    blind = kind.opened_by == "clients"
+    blind = kind.opened_by == "clients" or strategy.clients_hold_model
     return {
         "server_evaluation": not blind,
         "client_evaluation_fraction": 1.0 if blind else 0.0,
@@ -54,13 +54,14 @@ def federation_defaults(kind: type[Protection]) -> dict[str, Any]:
 
 
 def implied(data: dict[str, Any]) -> dict[str, Any]:
-    """Fill in the defaults that depend on the protection; what was given stays.
+    """Fill in the defaults that depend on protection and strategy; what was given stays.
 
     Args:
         data: settings as nested dicts; not modified.
     """
     kind = PROTECTIONS.get(protection_tag(data.get("protection", {})) or "")
+    strategy = STRATEGIES.get(strategy_tag(data.get("strategy", {})) or "", Strategy)
     federation = data.get("federation", {})
     if kind is None or not isinstance(federation, dict):
         return data
-    return data | {"federation": federation_defaults(kind) | federation}
+    return data | {"federation": federation_defaults(kind, strategy) | federation}

@@ -31,10 +31,13 @@ class Strategy(Section):
     Attributes:
         needs_opened_sum: the server must read the sum, to run an optimiser of its own on it.
         needs_each_update: the server must read each client's update, so nothing can be protected.
+        clients_hold_model: the clients apply every sum, the server never has the model; so they must be able to open
+            it, and each to the same bits.
     """
 
     needs_opened_sum: ClassVar[bool] = False
     needs_each_update: ClassVar[bool] = False
+    clients_hold_model: ClassVar[bool] = False
 
 
 class FedAvgConfig(Strategy):

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import fedsim.client_app as client_app
 import fedsim.runner as runner
+import strategies.client as client
 from crypto._openfhe.find import find_python
 from crypto.base import Tag
 from crypto.errors import BackendUnavailable, KeyMismatch
@@ -94,7 +95,7 @@ def watched(folder: Path, *more: str) -> Watched:
     config = settings(folder, *more)
     first: dict = {}
     rings: list[KeyRing] = []
-    inner_open, inner_keys = client_app.open_model, runner.fresh_keys
+    inner_open, inner_keys = client.open_model, runner.fresh_keys
 
     def opening(content, *rest):
         state = inner_open(content, *rest)
@@ -112,7 +113,7 @@ def watched(folder: Path, *more: str) -> Watched:
             yield ring
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(client_app, "open_model", opening)
+        patch.setattr(client, "open_model", opening)
         patch.setattr(runner, "fresh_keys", copying)
         result = simulate(config)
     (ring,) = rings

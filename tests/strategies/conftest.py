@@ -10,10 +10,10 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from strategies.client import ClientHalf, open_model, seal_update
+from strategies.client import ClientHalf
 from strategies.plan import RoundPlan
 from strategies.protection import Plain
-from strategies.records import NamedArrays, sealed_record
+from strategies.records import NamedArrays
 
 
 @pytest.fixture(autouse=True)
@@ -106,12 +106,9 @@ def make_handler(update, examples=lambda client: client + 1, protection=None, ha
     def train(message, context):
         client = context.node_config["partition-id"]
         plan = RoundPlan.from_record(message.content["config"])
-        before = half.complete(
-            message.content, open_model(message.content, protection, None, buffer_names), context.state
-        )
+        before = half.receive(message.content, protection, None, buffer_names, context.state)
         after = NamedArrays(update(client, dict(before.arrays), plan.round), before.dtypes)
-        sealed = seal_update(
-            half,
+        sealed = half.seal(
             plan,
             before,
             after,
@@ -119,16 +116,16 @@ def make_handler(update, examples=lambda client: client + 1, protection=None, ha
             partition_id=client,
             buffer_names=buffer_names,
             protection=protection,
+            memory=context.state,
         )
-        metrics = MetricRecord({"num-examples": examples(client), "loss": float(client)})
-        return Message(RecordDict({"sealed": sealed_record(sealed.parts), "metrics": metrics}), reply_to=message)
+        reply = sealed.content()
+        reply["metrics"] = MetricRecord({"num-examples": examples(client), "loss": float(client)})
+        return Message(reply, reply_to=message)
 
     @app.evaluate()
     def evaluate(message, context):
         client = context.node_config["partition-id"]
-        state = half.complete(
-            message.content, open_model(message.content, protection, None, buffer_names), context.state
-        )
+        state = half.receive(message.content, protection, None, buffer_names, context.state)
         value = float(np.mean([np.mean(a) for a in state.arrays.values()]))
         metrics = MetricRecord({"num-examples": examples(client), "mean": value})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)

@@ -1,0 +1,188 @@
+"""Strategies whose clients hold the model: the server adds what it cannot read and hands every total on.
+
+Each client keeps a state that is the same, bit for bit, at all of them: the arrays that make the model, and whatever
+decides what is sent next. It starts from public weights and moves on with every total, which each client opens for
+itself. The server never holds it, not even under ``plain``: it keeps the totals, and sends each client those that it
+has not had, so that one that was away or failed catches up. What a client sends says which state it was made in
+(:class:`~strategies.agreement.Agreement`).
+
+A client may hold back part of its update for later rounds; a reply that did not arrive in time is held back as well.
+"""
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.serverapp import Grid
+
+from crypto import Layout
+from crypto.base import Plan, Tag
+from crypto.packing import Segment
+from strategies.agreement import AgreedFold
+from strategies.base import FederatedStrategy, SealedState
+from strategies.errors import Disagreement, Incompatible
+from strategies.fold import Fold
+from strategies.nodes import Node, ask_setup
+from strategies.outcome import RoundRecord, means
+from strategies.plan import RoundPlan
+from strategies.protection import Protection
+from strategies.records import model_record, sealed_record
+from strategies.replica import NOTE, PLAN, TOTAL, Floats, ReplicatedHalf, padded
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """One round's totals as every client must have them."""
+
+    totals: list[bytes]
+    plan: RoundPlan
+    lengths: tuple[int, ...]
+    weight: float
+
+    def records(self) -> dict[str, ArrayRecord | ConfigRecord]:
+        """Return a message's records of it, by name."""
+        notes = self.plan.record()
+        notes["weight"], notes["lengths"] = self.weight, list(self.lengths)
+        at = self.plan.round
+        return {f"{TOTAL}{at}": sealed_record(self.totals), f"{PLAN}{at}": notes}
+
+
+class ReplicatedStrategy(FederatedStrategy):
+    """Server half: adds, compares, keeps the totals. Arguments as in :class:`~strategies.base.FederatedStrategy`.
+
+    Raises:
+        Incompatible: the clients cannot open the protection's totals, or would not get the same bits.
+    """
+
+    payload = "delta"
+
+    def __init__(self, **common: Any) -> None:
+        super().__init__(**common)
+        if not self.protection.clients_open:
+            raise Incompatible(
+                f"strategy '{self.name}' with protection '{self.protection.name}': the clients hold the model and must "
+                "open every sum, which goes to the server here; use bfv, ckks or openfhe-bgv (or plain)"
+            )
+        if not self.protection.repeatable:
+            raise Incompatible(
+                f"strategy '{self.name}' with protection '{self.protection.name}': clients must get the same bits from "
+                "one total, and its decryption adds fresh noise each time; use bfv, ckks or openfhe-bgv"
+            )
+        self.heard: dict[int, _Heard] = {}
+        self._held: dict[int, int] = {}
+        self._counted: dict[int, int] = {}
+        self._sent = 0
+
+    # ----------------------------------------------------------------- what a paper says
+
+    def trained(self, layout: Layout) -> int:
+        """Return how many coordinates train: all floats but buffers, which the client half made of what is frozen."""
+        kept = [s for s in layout.segments if s.name not in self.buffers.names and s.dtype.startswith("float")]
+        return sum(s.size for s in kept)
+
+    def protections(self) -> tuple[Protection, ...]:
+        """Return the protection of each of a client's vectors."""
+        return (self.protection,)
+
+    def travelling(self, layout: Layout, server_round: int) -> Layout:
+        """Return a public layout of one vector, padded to whole ciphertexts; its coordinates only the clients know."""
+        return self.longest(layout)
+
+    def longest(self, layout: Layout) -> Layout:
+        """See :meth:`travelling`."""
+        count = self.trained(layout)
+        if not count:
+            raise Incompatible(f"strategy '{self.name}': no part of the model trains; see the strategy's settings")
+        probe = Plan(length=count, clients=1, bound=self.protection.bound)
+        slots = self.protection.secure_sum(probe).slots
+        return Layout((Segment(self.name, (padded(count, slots),), "float32"),))
+
+    def apply(self, mean: Mapping[str, Floats], server_round: int) -> None:
+        """Never called: the clients apply.
+
+        Raises:
+            Incompatible: always.
+        """
+        raise Incompatible(f"strategy '{self.name}': totals are applied by the clients, never by the server")
+
+    # ----------------------------------------------------------------- the round
+
+    def begin(self, grid: Grid, initial_arrays: ArrayRecord) -> None:
+        """See :meth:`~strategies.base.FederatedStrategy.begin`; asks the clients for a hash of what they begin with.
+
+        Raises:
+            Disagreement: two of them begin with different things.
+        """
+        super().begin(grid, initial_arrays)
+        self.heard, self._held, self._counted = {}, {}, {}
+        digests = ask_setup(grid, self._nodes, self.participation.connect_s)
+        first = next(iter(digests.items()), None)
+        for node, digest in digests.items():
+            if first is not None and digest != first[1]:
+                raise Disagreement(
+                    f"nodes {node} and {first[0]} begin with different start weights or dictionaries "
+                    f"({digest.hex()[:8]} and {first[1].hex()[:8]}): their updates cannot be added; give both the same "
+                    "settings and start weights, and the same versions of torch"
+                )
+
+    def _content(self, plan: RoundPlan, config: ConfigRecord | None) -> RecordDict:
+        record = plan.record()
+        for key, value in (config or {}).items():
+            record.setdefault(key, value)
+        return RecordDict({"config": record})
+
+    def message_content(self, server_round: int) -> RecordDict:
+        """Return what a client without any memory is sent after this round: the start weights and all totals."""
+        plan, _ = self._plan(server_round, server_round, [])
+        return self._catch_up(self._content(plan, None), 0, 0)
+
+    def contents(self, content: RecordDict, nodes: list[Node], server_round: int) -> list[RecordDict]:
+        """Return each client's message with the totals that it lacks; clients that lack the same share one object."""
+        made: dict[tuple[int, int], RecordDict] = {}
+        self._sent = max(self.heard, default=0)
+        for node in nodes:
+            key = self._held.get(node.node_id, 0), self._counted.get(node.node_id, 0)
+            if key not in made:
+                made[key] = self._catch_up(content, *key)
+        return [made[self._held.get(n.node_id, 0), self._counted.get(n.node_id, 0)] for n in nodes]
+
+    def answered(self, nodes: Collection[int]) -> None:
+        """Note that these have all totals up to the last one that they were sent."""
+        self._held |= dict.fromkeys(nodes, self._sent)
+
+    def _catch_up(self, content: RecordDict, held: int, counted: int) -> RecordDict:
+        made = RecordDict(dict(content))
+        last = max(self.heard, default=0)
+        made[NOTE] = ConfigRecord({"base": held, "last": last, "counted": counted})
+        if not held and self.state is not None:
+            made["model"] = model_record(self.state)
+        for at in range(held + 1, last + 1):
+            made.update(self.heard[at].records())
+        return made
+
+    def _new_fold(self, tag: Tag) -> Fold:
+        if self._secure_plan is None:
+            raise RuntimeError("begin() must come first")
+        plan = self._secure_plan
+        parts = tuple((p.public(plan), plan) for p in self.protections())
+        return AgreedFold(parts, tag.round, tag.layout_hash)
+
+    def _settle(
+        self, fold: Fold, plan: RoundPlan, layout: Layout, record: RoundRecord, grid: Grid | None = None
+    ) -> None:
+        counted = [d for d in record.delivered if not d.error]
+        record.metrics |= means(counted, "train_")
+        assert isinstance(fold, AgreedFold)
+        weight = sum(plan.weight(d.num_examples) for d in counted)
+        totals = fold.totals()
+        self.heard[plan.round] = _Heard(totals, plan, fold.lengths, weight)
+        self.sealed = SealedState(totals, plan, sum(fold.lengths), weight, len(counted), False)
+        self._counted |= {d.node_id: plan.round for d in counted}
+        self.answered([d.node_id for d in counted])
+
+
+__all__ = ["ReplicatedHalf", "ReplicatedStrategy"]
