@@ -19,7 +19,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 
 help:
 	@echo "make demo    run a federation on real data and write its report (ARGS='--rounds 3 --protection bfv')"
-	@echo "make test    run the tests (ARGS='-k config', ARGS='-m slow')"
+	@echo "make test    run the tests (ARGS='-k config', ARGS='-m slow', ARGS='-n 0'; two processes)"
 	@echo "make lint    formatter, linter and type checker"
 	@echo "make bench   benchmarks of engine, secure sums and sizes, with their limits"
 	@echo "make sanitize the compiled module under address and undefined-behaviour sanitizers"
@@ -30,7 +30,7 @@ demo: $(VENV)/.installed
 	@echo "report: $$(ls -t runs/*/report.html | head -n 1)"
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
