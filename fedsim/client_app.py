@@ -4,9 +4,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 
 from crypto import InputError
+from fedsim.cohort import train_here
 from fedsim.registry import train_config
 from fedsim.site import Site, read_state, site_of
-from fedsim.tasks.training import TrainResult, client_seed, evaluate, train
+from fedsim.tasks.training import TrainResult, client_seed, evaluate
 from strategies.client import Sealed, Stopwatch
 from strategies.plan import RoundPlan
 from strategies.records import NamedArrays, array_record, model_record, read_model, read_sealed, sealed_record
@@ -43,9 +44,9 @@ def train_round(message: Message, context: Context) -> Message:
     watch.lap(_receiving(content))
     load_state_arrays(site.model, before.arrays)
     site.half.prepare(site.model, plan)
-    result = _train(site, client, plan.round, plan.rounds, float(plan.extras.get("proximal-mu", 0.0)))
+    result, shared_s = _train(site, client, plan.round, plan.rounds, float(plan.extras.get("proximal-mu", 0.0)))
     after = read_state(site.model)
-    watch.lap("train")
+    watch.lap("train", shared_s)
     sealed = site.half.seal(
         plan,
         before,
@@ -77,19 +78,20 @@ def _clipping(site: Site, sealed: Sealed) -> dict[str, float]:
     return {"clip_factor": sealed.clip_factor, "clipped_clients": float(sealed.clip_factor < 1.0)}
 
 
-def _train(site: Site, client: int, server_round: int, rounds: int, proximal_mu: float) -> TrainResult:
-    """Train the resident model on a client's data."""
+def _train(
+    site: Site, client: int, server_round: int, rounds: int, proximal_mu: float
+) -> tuple[TrainResult, float | None]:
+    """Train the resident model on a client's data; see :func:`fedsim.cohort.train_here` for what is returned."""
     x, y = site.train_data(client)
     if not len(y):
         raise InputError(f"client {client} has no samples: it cannot take part; use another data.policy")
-    return train(
-        site.model,
+    return train_here(
+        site,
         x,
         y,
         train_config(site.config, rounds, proximal_mu),
         seed=client_seed(site.config.seed, server_round, client),
         round=server_round,
-        flops_per_example=site.flops_per_example,
     )
 
 
@@ -101,8 +103,8 @@ def _train_for_flower(message: Message, site: Site, client: int, watch: Stopwatc
     server_round, mu = config.get("server-round", 0), config.get("proximal-mu", 0.0)
     if not isinstance(server_round, int) or not isinstance(mu, float):
         raise InputError(f"server-round {server_round!r}, proximal-mu {mu!r}: must be numbers")
-    result = _train(site, client, server_round, site.config.federation.rounds, mu)
-    watch.lap("train")
+    result, shared_s = _train(site, client, server_round, site.config.federation.rounds, mu)
+    watch.lap("train", shared_s)
     reply = RecordDict({"arrays": array_record(read_state(site.model))})
     reply["metrics"] = MetricRecord({"num-examples": result.num_examples, "loss": result.loss})
     watch.lap("upload")

@@ -13,6 +13,7 @@ from flwr.app.user_config import UserConfig
 
 from fedsim import errors
 from fedsim.checkpoint import weights_sha256
+from fedsim.cohort import choose_cohort
 from fedsim.config import RunConfig, load_config, to_run_config, with_values
 from fedsim.events import NullObserver, Observer
 from fedsim.measure.errors import MeasureError, RunFolderError
@@ -90,10 +91,14 @@ def run(config: RunConfig, observer: Observer, *, resume: bool = False) -> RunRe
         run_config = to_run_config(with_values(located, {"output.name": config.output.name}))
         try:
             engine = choose_engine(sizing)
-            folder.update_status("running", notes={"engine": engine})
+            cohort, why = _cohort(sizing, folder, resume) if engine in ("inline", "ray") else (False, "")
+            folder.update_status("running", notes={"engine": engine, "cohort": cohort})
             observer.started(config, folder.path)
             observer.note(f"engine {engine}: {_why(config, engine)}")
-            outcome = _run_on(engine, folder, server_site_of(run_config, keys.server), keys, observer, resume)
+            if config.engine.cohort != "off":
+                observer.note(f"clients train {'together' if cohort else 'one by one'}: {why}")
+            site = server_site_of(run_config, keys.server)
+            outcome = _run_on(engine, folder, site, keys, observer, resume, cohort)
             if outcome.sealed is not None:
                 outcome = _open_as_client(folder, site_of(run_config, {"keys": keys.clients or ""}), outcome)
         except BaseException as error:
@@ -208,14 +213,22 @@ def _why(config: RunConfig, engine: str) -> str:
     return "as set" if config.engine.name == engine else "chosen by the size of the job; set engine.name to change it"
 
 
-def _run_on(engine: str, folder: RunFolder, site: Site, keys: KeyRing, observer: Observer, resume: bool) -> Outcome:
+def _cohort(site: Site, folder: RunFolder, resume: bool) -> tuple[bool, str]:
+    """Return whether clients train together, and why; a resumed run does as it did."""
+    earlier = folder.record().notes.get("cohort") if resume else None
+    return choose_cohort(site) if earlier is None else (bool(earlier), "as before")
+
+
+def _run_on(
+    engine: str, folder: RunFolder, site: Site, keys: KeyRing, observer: Observer, resume: bool, cohort: bool
+) -> Outcome:
     if engine == "flower":
         return _run_on_flower(folder, site, keys)
-    with _grid(engine, site, keys) as grid:
+    with _grid(engine, site, keys, cohort) as grid:
         return serve_in(folder, grid, site, observer, resume=resume)
 
 
-def _grid(engine: str, site: Site, keys: KeyRing) -> SimulationGrid:
+def _grid(engine: str, site: Site, keys: KeyRing, cohort: bool) -> SimulationGrid:
     config = site.config
     own: UserConfig = {"keys": keys.clients} if keys.clients else {}
     configs = [dict(own) for _ in range(config.federation.num_clients)]
@@ -224,7 +237,9 @@ def _grid(engine: str, site: Site, keys: KeyRing) -> SimulationGrid:
         from fedsim.client_app import app
         from fedsim.simulation.inline import InlineGrid
 
-        return InlineGrid(app, node_configs=configs, run_config=run_config, seed=config.seed, threads=threads)
+        return InlineGrid(
+            app, node_configs=configs, run_config=run_config, seed=config.seed, threads=threads, cohort=cohort
+        )
     from fedsim.simulation.ray_grid import RayGrid
 
     address = config.engine.ray_address
@@ -235,6 +250,7 @@ def _grid(engine: str, site: Site, keys: KeyRing) -> SimulationGrid:
             run_config=run_config,
             seed=config.seed,
             threads=threads,
+            cohort=cohort,
             workers=config.engine.workers or os.cpu_count() or 1,
             address=address,
         )

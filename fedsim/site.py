@@ -19,6 +19,7 @@ from crypto.keys import CLIENTS, SERVER
 from fedsim.config import RunConfig, from_run_config
 from fedsim.protections import protection_of
 from fedsim.registry import client_half, server_half
+from fedsim.tasks.cohort import obstacle
 from fedsim.tasks.data import Dataset, load_dataset
 from fedsim.tasks.models import build_model
 from fedsim.tasks.partition import Partition, partition, scheme_options
@@ -105,6 +106,13 @@ class Site:
     def half(self) -> ClientHalf:
         """The client half of the run's strategy."""
         return client_half(self.config)
+
+    @cached_property
+    def why_alone(self) -> str | None:
+        """Why clients train one by one whatever ``engine.cohort`` says; ``None`` if they may train together."""
+        if type(self.half).prepare is not ClientHalf.prepare:
+            return f"{self.config.strategy.name} shapes the model for each client"
+        return obstacle(self.model)
 
     @cached_property
     def flops_per_example(self) -> int:

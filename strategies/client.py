@@ -272,10 +272,13 @@ class Stopwatch:
         self.seconds: dict[str, float] = {}
         self._started = self._at = time.perf_counter()
 
-    def lap(self, phase: str) -> None:
-        """Count the time since the last lap towards `phase`."""
+    def lap(self, phase: str, seconds: float | None = None) -> None:
+        """Count the time since the last lap towards `phase`; or `seconds`, where part of it was not this client's."""
         now = time.perf_counter()
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._at
+        passed = now - self._at
+        own = passed if seconds is None else seconds
+        self._started += passed - own
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + own
         self._at = now
 
     def record(self, costs: Mapping[str, float] | None = None) -> MetricRecord:

@@ -147,6 +147,10 @@ class EngineConfig(Section):
     ray_address: str | None = Field(
         default=None, min_length=1, description="address of a running Ray cluster, such as ray://host:10001"
     )
+    cohort: Literal["off", "on", "auto"] = Field(
+        default="off",
+        description="train the clients of a chunk at once where the model allows (changes last bits); auto tries first",
+    )
     chunk: Count = Field(
         default=8, description="clients whose updates are summed as one; fixes the order of the sums, so changes bits"
     )

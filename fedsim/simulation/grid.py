@@ -63,6 +63,7 @@ class SimulationGrid(Grid):
         run_config: The run's settings, the same for all clients.
         seed: Decides node ids and the state of the global generators (random, numpy, torch) before each client.
         threads: Torch threads of one client; more than 1 may change the last bits of a result.
+        cohort: Let the clients of a batch meet, see :mod:`fedsim.simulation.together`.
 
     Raises:
         ValueError: No clients, or a seed or thread count out of range.
@@ -76,13 +77,14 @@ class SimulationGrid(Grid):
         run_config: UserConfig,
         seed: int,
         threads: int = 1,
+        cohort: bool = False,
     ) -> None:
         if not node_configs:
             raise ValueError("node_configs is empty: a federation has at least 1 client; pass one mapping a client")
         if not 0 <= seed < 2**64 or threads < 1:
             raise ValueError(f"seed {seed}, threads {threads}: a seed is in [0, 2**64), threads >= 1; choose others")
         self._app = client_app
-        self._seed, self._threads = seed, threads
+        self._seed, self._threads, self._cohort = seed, threads, cohort
         self._run_config = dict(run_config)
         filled = [
             {**config, "partition-id": index, "num-partitions": len(node_configs)}

@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 from flwr.app import Message, RecordDict
 from flwr.app.user_config import UserConfig
 from flwr.clientapp import ClientApp
 
 from fedsim.simulation.grid import FaultCode, Reducer, SimulationGrid
+from fedsim.simulation.together import run_batch
 from fedsim.simulation.transit import copy_content
 from fedsim.simulation.worker import ClientRunner, guest, load_client_app
 
@@ -24,6 +26,7 @@ class InlineGrid(SimulationGrid):
         run_config: The run's settings.
         seed: Of the run.
         threads: Torch threads while clients run.
+        cohort: See :class:`SimulationGrid`.
         clock: Seconds of a monotonic clock.
     """
 
@@ -35,10 +38,13 @@ class InlineGrid(SimulationGrid):
         run_config: UserConfig,
         seed: int,
         threads: int = 1,
+        cohort: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         app = load_client_app(client_app)
-        super().__init__(app, node_configs=node_configs, run_config=run_config, seed=seed, threads=threads)
+        super().__init__(
+            app, node_configs=node_configs, run_config=run_config, seed=seed, threads=threads, cohort=cohort
+        )
         self._loaded = app
         self._clock = clock
         self._states: dict[int, RecordDict] = {}
@@ -78,7 +84,8 @@ class InlineGrid(SimulationGrid):
     def _run_batch(self, batch: list[Message], late_s: float | None) -> list[Message]:
         runner = ClientRunner(self._loaded, run_id=self.run.run_id, run_config=self._run_config, seed=self._seed)
         with guest(self._threads):
-            return [self._run_client(runner, message, late_s) for message in batch]
+            jobs = [partial(self._run_client, runner, message, late_s) for message in batch]
+            return run_batch(jobs, batch, self._cohort)
 
     def _run_client(self, runner: ClientRunner, message: Message, late_s: float | None) -> Message:
         if late_s is not None and self._clock() >= late_s:

@@ -35,6 +35,7 @@ class RayGrid(SimulationGrid):
         run_config: The run's settings.
         seed: Of the run.
         threads: Torch threads of a worker.
+        cohort: See :class:`SimulationGrid`.
         workers: Number of worker processes.
         worker_cpus: CPUs of one worker, may be a fraction.
         worker_gpus: GPUs of one worker, may be a fraction.
@@ -55,6 +56,7 @@ class RayGrid(SimulationGrid):
         run_config: UserConfig,
         seed: int,
         threads: int = 1,
+        cohort: bool = False,
         workers: int = 2,
         worker_cpus: float = 1.0,
         worker_gpus: float = 0.0,
@@ -67,7 +69,9 @@ class RayGrid(SimulationGrid):
                 f"workers {workers}, CPUs {worker_cpus}, GPUs {worker_gpus} a worker: at least 1 worker with more than "
                 "0 CPUs and no negative GPUs is needed; change them"
             )
-        super().__init__(client_app, node_configs=node_configs, run_config=run_config, seed=seed, threads=threads)
+        super().__init__(
+            client_app, node_configs=node_configs, run_config=run_config, seed=seed, threads=threads, cohort=cohort
+        )
         self._count = workers
         self._resources = {"CPU": worker_cpus, "GPU": worker_gpus}
         self._states: dict[int, Packed] = {}
@@ -114,7 +118,7 @@ class RayGrid(SimulationGrid):
             options["runtime_env"] = {"env_vars": worker_environment(self._threads)}
         actor_class = ray.remote(**options)(RayWorker)
         app = self._app if isinstance(self._app, str) else ray.put(self._app)
-        return lambda: actor_class.remote(app, self._run_config, self._seed, self._threads)
+        return lambda: actor_class.remote(app, self._run_config, self._seed, self._threads, self._cohort)
 
     def _await_workers(self, timeout_s: float) -> None:
         assert self._pool is not None

@@ -3,8 +3,9 @@
 import pickle
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import ray
@@ -14,6 +15,7 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedsim.simulation.grid import FaultCode, Reducer, fault
+from fedsim.simulation.together import run_batch
 from fedsim.simulation.transit import Packed, make_message, pack, unpack
 from fedsim.simulation.worker import ClientRunner, load_client_app
 
@@ -62,10 +64,13 @@ class RayWorker:
         run_config: The run's settings.
         seed: The grid's.
         threads: Torch threads.
+        cohort: Let the clients of a batch meet.
     """
 
-    def __init__(self, app: ClientApp | str, run_config: UserConfig, seed: int, threads: int) -> None:
-        self._app = load_client_app(app)
+    def __init__(
+        self, app: ClientApp | str, run_config: UserConfig, seed: int, threads: int, cohort: bool = False
+    ) -> None:
+        self._app, self._cohort = load_client_app(app), cohort
         self._run_config, self._seed, self._threads = run_config, seed, threads
         self._current: tuple[int, Result] | None = None
 
@@ -84,8 +89,8 @@ class RayWorker:
         result = Result()
         self._current = task.number, result
         replies: list[Message] = []
-        for message, head in self._messages(task, [unpack(packed) for packed in shared]):
-            reply = self._run_client(task, message, head, result)
+        for reply, packed in self._run_clients(task, [unpack(packed) for packed in shared], result):
+            result.replies.append(packed)
             if task.reducer:
                 replies.append(reply)
         self._current = None
@@ -100,12 +105,21 @@ class RayWorker:
         current = self._current
         return (current[0], Result(list(current[1].replies), dict(current[1].states))) if current else None
 
+    def _run_clients(self, task: Task, shared: list[ArrayRecord], result: Result) -> Iterable[tuple[Message, Packed]]:
+        """Run the clients, one after another as the caller draws, or together."""
+        messages = self._messages(task, shared)
+        if not self._cohort:
+            return (self._run_client(task, message, head, result) for message, head in messages)
+        pairs = list(messages)
+        jobs = [partial(self._run_client, task, message, head, result) for message, head in pairs]
+        return run_batch(jobs, [message for message, _ in pairs], self._cohort)
+
     def _messages(self, task: Task, shared: list[ArrayRecord]) -> Iterator[tuple[Message, Head]]:
         for head in task.heads:
             yield make_message(head.metadata, unpack(task.contents[head.content], shared), None), head
 
-    def _run_client(self, task: Task, message: Message, head: Head, result: Result) -> Message:
-        """Run one client and note its reply and its state."""
+    def _run_client(self, task: Task, message: Message, head: Head, result: Result) -> tuple[Message, Packed]:
+        """Run one client and note its state."""
         node_id = message.metadata.dst_node_id
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = task.run_id, node_id, task.run_id
         runner = ClientRunner(self._app, run_id=task.run_id, run_config=self._run_config, seed=self._seed)
@@ -118,8 +132,7 @@ class RayWorker:
             packed, state = pack(reply), None
         if state is not None and not _same(before, after):
             result.states[node_id] = after
-        result.replies.append(packed)
-        return reply
+        return reply, packed
 
     def _pin_threads(self) -> None:
         torch: Any = sys.modules.get("torch")

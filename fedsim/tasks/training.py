@@ -29,6 +29,7 @@ __all__ = [
     "evaluate",
     "flops_per_example",
     "learning_rate",
+    "make_optimizer",
     "train",
 ]
 
@@ -213,7 +214,7 @@ def train(
     device = next(model.parameters()).device
     inputs, labels = _tensors(x, y, device)
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = _optimizer(parameters, config, learning_rate(config, round))
+    optimizer = make_optimizer(parameters, config, learning_rate(config, round))
     anchor = _anchor(model, global_weights) if config.proximal_mu else None
     with _mode(model, training=True), _forked(seed, device):
         batches = _batches(len(labels), config, device, _freeze_statistics(model, len(labels)))
@@ -286,7 +287,12 @@ def _tensors(x: NDArray[Any] | Tensor, y: NDArray[np.int64] | Tensor, device: to
     return as_inputs(x, device), labels.to(device, torch.int64)
 
 
-def _optimizer(parameters: list[nn.Parameter], config: TrainConfig, lr: float) -> torch.optim.Optimizer:
+def make_optimizer(parameters: list[nn.Parameter], config: TrainConfig, lr: float) -> torch.optim.Optimizer:
+    """Return a fresh optimiser of the settings' kind.
+
+    Raises:
+        BadOption: no parameters.
+    """
     if not parameters:
         raise BadOption("no parameter of the model has requires_grad: at least one must train; unfreeze a layer")
     if config.optimizer == "adamw":

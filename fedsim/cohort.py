@@ -1,0 +1,129 @@
+"""Whether the clients of a process train one by one or together, and the step from one to the other.
+
+Together is faster where layers are small, see :mod:`fedsim.tasks.cohort`, and slower where they are large; which, is
+measured once before a run and noted in its record, so that a run and its resumption do the same everywhere.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsim.simulation.together import meet, meeting
+from fedsim.site import Site
+from fedsim.tasks.cohort import Member, Trained, train_cohort
+from fedsim.tasks.training import TrainConfig, TrainResult, client_seed, train
+
+#: Of the loop's time: a cohort must save this much to be chosen, or noise would choose.
+_WORTH = 0.85
+_TRIALS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Training:
+    """A client's request to be trained."""
+
+    site: Site
+    member: Member
+    config: TrainConfig
+    round: int
+
+    @classmethod
+    def serve(cls, requests: "Sequence[_Training]") -> "list[tuple[Trained, float]]":
+        """Train clients of equal settings together; each gets its share of the seconds."""
+        answers: dict[int, tuple[Trained, float]] = {}
+        groups: dict[Any, list[int]] = {}
+        for i, request in enumerate(requests):
+            groups.setdefault((id(request.site), request.config, request.round), []).append(i)
+        for places in groups.values():
+            some = [requests[i] for i in places]
+            start_s = time.perf_counter()
+            trained = train_cohort(
+                some[0].site.model,
+                [one.member for one in some],
+                some[0].config,
+                round=some[0].round,
+                flops_per_example=some[0].site.flops_per_example,
+            )
+            share_s = (time.perf_counter() - start_s) / len(some)
+            answers |= {i: (one, share_s) for i, one in zip(places, trained, strict=True)}
+        return [answers[i] for i in range(len(requests))]
+
+
+def train_here(
+    site: Site, x: Tensor, y: Tensor, config: TrainConfig, *, seed: int, round: int
+) -> tuple[TrainResult, float | None]:
+    """Train the resident model, which holds the client's start, on its data: alone, or together with those it meets.
+
+    Args:
+        site: holds the model.
+        x: the client's examples.
+        y: their labels.
+        config: the local training's settings.
+        seed: of this client in this round.
+        round: server round.
+
+    Returns:
+        The result, and the seconds that are this client's where it trained with others, else ``None``.
+    """
+    if not meeting() or site.why_alone:
+        flops = site.flops_per_example
+        return train(site.model, x, y, config, seed=seed, round=round, flops_per_example=flops), None
+    start_s = time.perf_counter()
+    start = {name: p.detach().clone() for name, p in site.model.named_parameters() if p.requires_grad}
+    request = _Training(site, Member(x, y, seed, start), config, round)
+    own_s = time.perf_counter() - start_s
+    trained, share_s = meet(request)
+    start_s = time.perf_counter()
+    with torch.no_grad():
+        for name, parameter in site.model.named_parameters():
+            if name in trained.weights:
+                parameter.copy_(trained.weights[name])
+    return trained.result, own_s + share_s + time.perf_counter() - start_s
+
+
+def choose_cohort(site: Site) -> tuple[bool, str]:
+    """Return whether a run's clients train together, and why: as set, or by a trial on the first clients' data.
+
+    The trial does not touch the model's weights.
+    """
+    wish = site.config.engine.cohort
+    if wish == "off":
+        return False, "as set"
+    if site.why_alone:
+        return False, site.why_alone
+    if wish == "on":
+        return True, "as set"
+    loop_s, cohort_s = _trial(site)
+    ratio = cohort_s / loop_s
+    return ratio < _WORTH, f"a trial took {ratio:.2f} of the loop's time"
+
+
+def _trial(site: Site) -> tuple[float, float]:
+    """Return the CPU seconds of the loop and of the cohort for one chunk of clients, the best of some trials each."""
+    from fedsim.registry import train_config
+
+    clients = [c for c in range(site.config.federation.num_clients) if len(site.partition.indices[c])]
+    chosen = clients[: min(site.config.engine.chunk, site.config.federation.sampled)]
+    config = train_config(site.config, site.config.federation.rounds)
+    start = {name: p.detach().clone() for name, p in site.model.named_parameters()}
+    members = [Member(*site.train_data(c), client_seed(site.config.seed, 1, c), start) for c in chosen]
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(_TRIALS):
+        begun_s = time.process_time()
+        for one in members:
+            train(site.model, one.x, one.y, config, seed=one.seed, round=1)
+        times[0].append(time.process_time() - begun_s)
+        with torch.no_grad():
+            for name, parameter in site.model.named_parameters():
+                parameter.copy_(start[name])
+        begun_s = time.process_time()
+        train_cohort(site.model, members, config, round=1)
+        times[1].append(time.process_time() - begun_s)
+    return min(times[0]), min(times[1])
+
+
+__all__ = ["choose_cohort", "train_here"]
