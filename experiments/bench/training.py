@@ -2,8 +2,8 @@
 
 ``python -m experiments.bench.training --task digits`` prints wall and CPU milliseconds a client-round and the ratios to
 those of the loop: fedsim in process, with cohort training, on Ray workers, and Flower's own engine. Data, partition,
-model, batches, order and rates are the same for all; the final accuracy is printed so that it shows. Each engine runs in
-a process of its own, one after another, with one thread. Ours is the whole product: messages, ledger, metrics.
+model, batches, order and rates are the same for all; the final accuracy is printed so that it shows. Each engine runs
+in a process of its own, one after another, with one thread. Ours is the whole product: messages, ledger, metrics.
 """
 
 import argparse
