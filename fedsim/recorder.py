@@ -135,6 +135,8 @@ class Recorder:
         due = record.round == record.rounds or (
             output.checkpoint_every > 0 and record.round % output.checkpoint_every == 0
         )
+        # A round that costs privacy is never repeated, so a run that dies must not lose its model.
+        due = due or self.site.protection.spends
         if due and strategy.state is not None and strategy.sealed is None:
             point = Checkpoint(record.round, strategy.state, strategy.state_dict())
             save_checkpoint(self.folder.checkpoints, point, output.keep)

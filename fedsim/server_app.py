@@ -172,7 +172,7 @@ def build_strategy(site: Site, recorder: Recorder) -> FederatedStrategy:
             min_replies=federation.needed_replies,
             deadline_s=federation.deadline_s,
         ),
-        protection=site.protection,
+        protection=site.protection.journaled(recorder.folder.path),
         weighting=federation.weighting,
         buffers=buffer_rule(site),
         seed=site.config.seed,
@@ -195,7 +195,7 @@ def _run_ours(
         strategy.load_state_dict(point.strategy)
     initial = point.state if point else site.initial
     _note_budget(folder, site)
-    first = point.round + 1 if point else 1
+    first = _first_round(strategy, point, recorder)
     try:
         strategy.start(
             grid,
@@ -211,6 +211,18 @@ def _run_ours(
     if strategy.sealed is not None:
         return Outcome(rounds, recorder.last, None, "", strategy.message_content(rounds))
     return finish(folder, strategy.state, rounds, recorder.last)
+
+
+def _first_round(strategy: FederatedStrategy, point: Checkpoint | None, recorder: Recorder) -> int:
+    """Return the round to go on with: never one whose sum was opened, or it would spend its privacy twice."""
+    done = point.round if point else 0
+    opened = strategy.protection.last_opened()
+    if opened > done:
+        recorder.watcher.note(
+            f"rounds {done + 1} to {opened} were opened, but their models are lost; they are not repeated, for each "
+            "costs privacy: going on with the model before them"
+        )
+    return max(done, opened) + 1
 
 
 def _save_last_good(folder: RunFolder, site: Site, strategy: FederatedStrategy, recorder: Recorder) -> None:

@@ -31,7 +31,7 @@ from crypto.preamble.sizing import Choice, evaluate, size
 from strategies.errors import HelperLost
 from strategies.helper_link import ADDRESS_FILE, HelperLink, connect
 from strategies.protection import Protection
-from strategies.verified_fold import VerifiedFold
+from strategies.verified_fold import Journal, VerifiedFold
 
 SCHEME = "preamble"
 #: Keys depend on the sealing suite alone, so one key pair serves any run.
@@ -42,6 +42,8 @@ VERIFICATION = {
     "blocks": "V0 and V1: one block a group at most; its size is not checked, so a client can spoil the sum",
     "norm": "V0, V1 and V3: one block a group, and the norm of all sent blocks together",
 }
+#: The leader's account of released rounds, in a run's folder.
+JOURNAL_FILE = "releases.csv"
 #: The default byte budget is this share of a dense two-server share.
 DEFAULT_SAVING = 8
 # What the sampler and the noise take at most, see crypto.preamble.blocks and crypto.preamble.noise.
@@ -73,11 +75,13 @@ class PreambleProtection(Protection):
         keys: folder of this party's keys; ``None`` where none are needed (sizing).
         role: whose keys to take: ``server`` or ``clients``.
         timeout_s: longest wait for one answer of the helper.
+        journal: file in which the leader notes a round before it asks for the total; see :meth:`journaled`.
     """
 
     name = SCHEME
     payload = "delta"
     uniform_only = True
+    spends = True
 
     run: bytes
     rounds: int
@@ -99,6 +103,7 @@ class PreambleProtection(Protection):
     keys: str | None = None
     role: str = CLIENTS
     timeout_s: float = field(default=300.0, compare=False)
+    journal: str | None = field(default=None, compare=False)
 
     @property
     def bound(self) -> float:
@@ -144,11 +149,24 @@ class PreambleProtection(Protection):
             BudgetExceeded: the round's vector is longer than the plan's.
         """
         tag, secure = padded(plan, tag), self.secure_sum(plan)
-        return VerifiedFold(partial(self.leader, secure, tag), self._link(secure, tag), tag, secure.parameters.batch)
+        leader, link = partial(self.leader, secure, tag), self._link(secure, tag)
+        return VerifiedFold(leader, link, tag, secure.parameters.batch, self._journal)
 
     def leader(self, secure: PreambleSum, tag: Tag, verify_key: bytes) -> LeaderAdder:
         """Return the leader's adder of a round, with its noise."""
         return secure.leader(tag, None if self.noisy else NoNoiseForTests(), verify_key=verify_key)
+
+    def journaled(self, folder: Path) -> "PreambleProtection":
+        """See :meth:`~strategies.protection.Protection.journaled`; the account is ``releases.csv``."""
+        return replace(self, journal=str(folder / JOURNAL_FILE))
+
+    @property
+    def _journal(self) -> Journal | None:
+        return None if self.journal is None else Journal(Path(self.journal))
+
+    def last_opened(self) -> int:
+        """See :meth:`~strategies.protection.Protection.last_opened`."""
+        return 0 if self._journal is None else self._journal.last_released()
 
     def greet(self, plan: Plan) -> None:
         """Ask the helper whether it holds the pinned key and runs these parameters.
@@ -422,6 +440,7 @@ def describe(protection: PreambleProtection, plan: Plan) -> dict[str, object]:
 
 __all__ = [
     "DEFAULT_SAVING",
+    "JOURNAL_FILE",
     "KEY_PARAMS",
     "SCHEME",
     "VERIFICATION",

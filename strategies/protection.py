@@ -8,6 +8,7 @@ party that owns them, never sent with the description.
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -36,6 +37,7 @@ class Protection(ABC):
         payload: what clients must send, whatever the strategy; ``None`` leaves it to the strategy.
         uniform_only: every client counts the same, because the sensitivity of the sum is stated per client.
         repeatable: every client that opens a total gets the same bits.
+        spends: each opened sum spends a privacy budget, so that no round may be opened twice.
     """
 
     name: ClassVar[str]
@@ -44,6 +46,7 @@ class Protection(ABC):
     payload: ClassVar[Payload | None] = None
     uniform_only: ClassVar[bool] = False
     repeatable: bool = True
+    spends: ClassVar[bool] = False
     members: int = 0
 
     @property
@@ -83,6 +86,14 @@ class Protection(ABC):
     def facts(self, plan: Plan) -> dict[str, object]:
         """Return what a run's record should say of the protection beside its budget, as plain values."""
         return {}
+
+    def journaled(self, folder: Path) -> "Protection":
+        """Return the server's protection as it keeps account in a run's folder of what it opens, if it must."""
+        return self
+
+    def last_opened(self) -> int:
+        """Return the last round whose sum was opened, by this run's account; 0 for none, or where nobody counts."""
+        return 0
 
     def clip(self, vector: FloatVector) -> tuple[FloatVector, float]:
         """Return a client's vector as it may be sealed, and the factor in (0, 1] by which it was scaled."""

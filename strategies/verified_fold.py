@@ -1,13 +1,16 @@
 """The leader's fold of a two-server sum: relay reports to the helper, agree on what counts, add it on both sides."""
 
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from crypto import CryptoError, wire
 from crypto.base import Tag
-from crypto.errors import BudgetExceeded
+from crypto.errors import BudgetExceeded, WireError
 from crypto.preamble.aggregator import LeaderAdder
 from crypto.preamble.wire import relayed_nonce
 from strategies.errors import HelperLost, TooFewReplies
@@ -21,6 +24,43 @@ _DISAGREE = (
 )
 
 
+class Journal:
+    """The leader's account of a run's releases: one line ``round,event`` each, flushed to disk before it happens.
+
+    ``asked`` stands before the helper is asked for its total, ``refused`` after it said no. A round that was asked for
+    and not refused counts as released, though the leader may have died in between: its noise may be known.
+
+    Args:
+        path: of the file; made with the first line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def note(self, server_round: int, event: Literal["asked", "refused"]) -> None:
+        """Add a line."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(f"{server_round},{event}\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def last_released(self) -> int:
+        """Return the last round that counts as released, 0 for none.
+
+        Raises:
+            WireError: the file holds something else.
+        """
+        if not self._path.exists():
+            return 0
+        open_rounds: dict[int, str] = {}
+        for line in self._path.read_text(encoding="utf-8").splitlines():
+            number, _, event = line.partition(",")
+            if not number.isdecimal() or event not in ("asked", "refused"):
+                raise WireError(f"{self._path} has the line {line!r}: must be ROUND,asked or ROUND,refused; restore it")
+            open_rounds[int(number)] = event
+        return max((number for number, event in open_rounds.items() if event == "asked"), default=0)
+
+
 class VerifiedFold(Fold):
     """Drives both aggregators through one round, from the leader's process.
 
@@ -29,13 +69,21 @@ class VerifiedFold(Fold):
         link: reaches the helper; closed when the totals were taken or the round is refused.
         tag: the round.
         batch: reports that wait before they are verified.
+        journal: told of the release before it happens.
 
     Raises:
         HelperLost: the helper refuses the round.
     """
 
-    def __init__(self, leader: Callable[[bytes], LeaderAdder], link: HelperLink, tag: Tag, batch: int) -> None:
-        self._batch, self._link = batch, link
+    def __init__(
+        self,
+        leader: Callable[[bytes], LeaderAdder],
+        link: HelperLink,
+        tag: Tag,
+        batch: int,
+        journal: Journal | None = None,
+    ) -> None:
+        self._batch, self._link, self._round, self._journal = batch, link, tag.round, journal
         self._waiting: dict[bytes, ConfigRecord] = {}
         self._leader = leader(link.open(tag))
 
@@ -56,13 +104,20 @@ class VerifiedFold(Fold):
 
     def totals(self) -> list[bytes]:
         """See :meth:`~strategies.fold.Fold.totals`; the helper first, so that the leader never releases alone."""
+        self._note("asked")
         try:
             helper = self._link.total()
             return [self._leader.total(), helper]
         except (HelperRefused, BudgetExceeded) as error:
+            if isinstance(error, HelperRefused):
+                self._note("refused")
             raise TooFewReplies(f"no total was released: {error}") from error
         finally:
             self._link.close()
+
+    def _note(self, event: Literal["asked", "refused"]) -> None:
+        if self._journal is not None:
+            self._journal.note(self._round, event)
 
     def _relay(self, content: RecordDict) -> None:
         started = time.perf_counter()

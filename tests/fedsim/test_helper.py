@@ -21,15 +21,17 @@ from crypto.base import Plan, Tag
 from crypto.keys import KeyBundle
 from crypto.preamble.noise import NoNoiseForTests
 from crypto.preamble.scheme import Parameters, PreambleSum
-from fedsim import errors, protections
+from fedsim import errors, protections, server_app
 from fedsim.config import load_config
 from fedsim.events import NullObserver
 from fedsim.helper import Helper, Task
 from fedsim.helper_daemon import helper_process
 from fedsim.measure.ledger import HELPER, Ledger
+from fedsim.recorder import Recorder
 from fedsim.runner import run, simulate
 from strategies.errors import HelperLost
 from strategies.helper_link import HelperLink, HelperRefused, Transport, connect, read_frame
+from strategies.verified_fold import Journal
 
 PLAN = Plan(length=64, clients=4, bound=1.0)
 PARAMETERS = Parameters(norm_bound=1.0, block_size=16, groups=2, sigma=0.0, fraction_bits=20)
@@ -271,6 +273,52 @@ def test_without_noise_a_run_is_fedavg_on_clipped_changes(tmp_path):
     for name, array in want.state.arrays.items():
         np.testing.assert_allclose(got.state.arrays[name], array, atol=1e-4)
     assert json.loads((got.folder / "run.json").read_text())["protection"]["epsilon_round"] == "none"
+
+
+def test_a_resumed_run_repeats_no_round_that_was_opened(tmp_path, monkeypatch):
+    """The run dies when round 2 was opened and before its checkpoint; the noise of round 2 is spent."""
+    config = settings_of(tmp_path, "output.name=cut", "federation.rounds=3", "output.checkpoint_every=0")
+    checkpoint = Recorder._checkpoint
+
+    def dying(self, record, strategy):
+        if record.round == 2:
+            raise KeyboardInterrupt
+        checkpoint(self, record, strategy)
+
+    monkeypatch.setattr(Recorder, "_checkpoint", dying)
+    monkeypatch.setattr(server_app, "_save_last_good", lambda *arguments: None)
+    with pytest.raises(KeyboardInterrupt):
+        simulate(config)
+    monkeypatch.undo()
+    journal = tmp_path / "cut" / "releases.csv"
+    assert journal.read_text() == "1,asked\n2,asked\n"
+    assert [p.name for p in (tmp_path / "cut" / "checkpoints").iterdir()] == ["round-000001.ckpt"]
+    said = []
+
+    class Watch(NullObserver):
+        def note(self, text):
+            said.append(text)
+
+    result = run(config, Watch(), resume=True)
+    assert journal.read_text() == "1,asked\n2,asked\n3,asked\n"
+    assert any("rounds 2 to 2 were opened" in text for text in said)
+    rounds = {line.split(",")[0] for line in (result.folder / "metrics.csv").read_text().splitlines()[1:]}
+    assert rounds == {"1", "3"}
+    record = json.loads((result.folder / "run.json").read_text())
+    assert record["status"] == "finished" and record["protection"]["rounds"] == 3
+
+
+def test_a_refused_total_is_no_release_and_a_damaged_journal_is_no_journal(tmp_path):
+    journal = Journal(tmp_path / "releases.csv")
+    assert journal.last_released() == 0
+    for line in ((1, "asked"), (2, "asked"), (2, "refused")):
+        journal.note(*line)
+    assert journal.last_released() == 1
+    journal.note(2, "asked")
+    assert journal.last_released() == 2
+    (tmp_path / "releases.csv").write_text("1,asked\nx\n")
+    with pytest.raises(WireError, match="has the line 'x'"):
+        journal.last_released()
 
 
 @pytest.mark.slow
