@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 
 import numpy as np
@@ -25,6 +25,11 @@ DTYPES = frozenset(
     ["float16", "bfloat16", "float32", "float64", "bool", "uint8", "uint16", "uint32", "uint64"]
     + ["int8", "int16", "int32", "int64"]
 )
+
+
+@lru_cache(maxsize=64)
+def _dtype_name(dtype: "np.dtype[np.generic]") -> str:
+    return str(dtype.newbyteorder("="))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +93,7 @@ class Layout:
     def of(cls, arrays: Mapping[str, NDArray[np.generic]], dtypes: Mapping[str, str] | None = None) -> "Layout":
         """Lay out whole arrays in the mapping's order; `dtypes` overrides the recorded dtype by name."""
         dtypes = dtypes or {}
-        return cls(tuple(Segment(n, a.shape, dtypes.get(n, str(a.dtype.newbyteorder("=")))) for n, a in arrays.items()))
+        return cls(tuple(Segment(n, a.shape, dtypes.get(n) or _dtype_name(a.dtype)) for n, a in arrays.items()))
 
     @cached_property
     def length(self) -> int:

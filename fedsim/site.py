@@ -28,7 +28,7 @@ from strategies.client import ClientHalf
 from strategies.plan import BufferRule
 from strategies.protection import Protection
 from strategies.records import NamedArrays
-from strategies.state import buffer_names, state_arrays, state_dtypes
+from strategies.state import buffer_names, read_tensors
 
 Scalar = bool | int | float | str
 #: Clients whose tensors are kept between rounds, by bytes of input.
@@ -152,8 +152,7 @@ class Site:
 
 def read_state(model: nn.Module) -> NamedArrays:
     """Return a model's state, with the dtypes that numpy cannot say."""
-    dtypes = {name: dtype for name, dtype in state_dtypes(model).items() if dtype == "bfloat16"}
-    return NamedArrays(state_arrays(model), dtypes)
+    return NamedArrays(*read_tensors(model))
 
 
 def secure_plan(site: Site) -> Plan:

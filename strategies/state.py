@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-__all__ = ["StateMismatch", "buffer_names", "load_state_arrays", "state_arrays", "state_dtypes"]
+__all__ = ["StateMismatch", "buffer_names", "load_state_arrays", "read_tensors", "state_arrays", "state_dtypes"]
 
 _SHOWN = 3
 
@@ -36,6 +36,13 @@ def state_arrays(model: nn.Module) -> dict[str, NDArray[np.generic]]:
 def state_dtypes(model: nn.Module) -> dict[str, str]:
     """Return each array's dtype on the model by name, such as ``"bfloat16"``; what `Layout.of` takes as `dtypes`."""
     return {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in _distinct(model).items()}
+
+
+def read_tensors(model: nn.Module) -> tuple[dict[str, NDArray[np.generic]], dict[str, str]]:
+    """Return :func:`state_arrays`, and the dtypes that numpy cannot say by name, in one walk over the model."""
+    tensors = _distinct(model)
+    odd = {name: "bfloat16" for name, tensor in tensors.items() if tensor.dtype == torch.bfloat16}
+    return {name: _to_numpy(tensor) for name, tensor in tensors.items()}, odd
 
 
 def buffer_names(model: nn.Module) -> frozenset[str]:

@@ -374,5 +374,9 @@ def _forked(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch inside, and give its generators back as they were."""
     cuda = [device.index or 0] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=cuda):
-        torch.manual_seed(seed)
+        # torch.manual_seed() also notes, with a stack trace, a call for each kind of accelerator that is not in use:
+        # more than a small client's training costs, and memory that grows with each call.
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            torch.cuda.manual_seed(seed)
         yield

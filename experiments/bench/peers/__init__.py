@@ -1,0 +1,1 @@
+"""The same training in other simulators, each in a virtual environment of its own."""
