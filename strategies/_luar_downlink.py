@@ -16,21 +16,12 @@ from numpy.typing import NDArray
 
 from crypto import LayoutMismatch
 from crypto.packing import cast
+from strategies._luar_state import advance, change
 from strategies.client import ClientHalf
 from strategies.records import NamedArrays, model_record, read_model
 
 _NOTE = "held"
 _MODEL, _UPDATES, _ROUND = "luar-model", "luar-updates", "luar-round"
-
-
-def change(new: NDArray[np.generic], old: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Return ``new - old``, formed in float64 and kept in the arrays' dtype: the update that is re-applied."""
-    return cast(new.astype(np.float64) - old.astype(np.float64), str(new.dtype))
-
-
-def advance(old: NDArray[np.generic], update: NDArray[np.generic]) -> NDArray[np.float64]:
-    """Return ``old + update`` in float64; cast to the array's dtype it is the recycled step on either side."""
-    return old.astype(np.float64) + update.astype(np.float64)
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,11 @@ def _module(name: str) -> str:
 
 
 def score(deltas: Collection[NDArray[np.float64]], weights: Collection[NDArray[np.float64]]) -> float:
-    """Return the layer's score, ``||delta|| / (||x|| + 1e-6)`` with x from the start of the round (eq. 1)."""
-    return _norm(deltas) / (_norm(weights) + _EPSILON)
+    """Return the layer's score, ``||delta|| / (||x|| + 1e-6)`` with x from the start of the round (eq. 1).
+
+    It is rounded to float32, so that processors that add up in another order do not come to another score.
+    """
+    return float(np.float32(_norm(deltas) / (_norm(weights) + _EPSILON)))
 
 
 def _norm(arrays: Collection[NDArray[np.float64]]) -> float:

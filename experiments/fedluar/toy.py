@@ -166,7 +166,7 @@ class Watch:
     def round_done(self, record: RoundRecord, strategy: Any) -> None:
         """See :class:`~strategies.base.RoundObserver`."""
         self.records.append(record)
-        self.longest = max(self.longest, int(max(strategy.ages, default=0)))
+        self.longest = max(self.longest, int(max(strategy.luar.ages, default=0)))
 
 
 def run_arm(arm: str, options: dict[str, Any], *, alpha: float, seed: int, rounds: int = 100) -> Row:
@@ -181,7 +181,7 @@ def run_arm(arm: str, options: dict[str, Any], *, alpha: float, seed: int, round
         except ValueError as error:
             log.warning("%s, seed %d stopped after round %d: %s", arm, seed, len(watch.records), error)
     assert strategy.state is not None
-    done = strategy.rounds
+    done = strategy.luar.rounds
     return Row(
         arm=arm,
         seed=seed,
@@ -189,7 +189,7 @@ def run_arm(arm: str, options: dict[str, Any], *, alpha: float, seed: int, round
         accuracy=round(accuracy(dict(strategy.state.arrays), problem.test), 4),  # type: ignore[arg-type]
         comm=round(watch.records[-1].metrics["server_luar_comm"], 4),
         longest_run=watch.longest,
-        frequencies=frequencies(strategy.layers, strategy.uploads, done) if strategy.delta else "",
+        frequencies=frequencies(strategy.luar.layers, strategy.luar.uploads, done) if strategy.luar.delta else "",
     )
 
 

@@ -46,9 +46,9 @@ class Watch:
     def round_done(self, record, strategy):
         self.records.append(record)
         self.models.append(strategy.state.arrays)
-        self.scores.append(strategy.scores.copy())
-        self.chosen.append(strategy.recycled)
-        self.longest = max(self.longest, *strategy.ages.astype(int))
+        self.scores.append(strategy.luar.scores.copy())
+        self.chosen.append(strategy.luar.recycled)
+        self.longest = max(self.longest, *strategy.luar.ages.astype(int))
 
 
 def run(strategy, grid, rounds, initial=None, first=1):
@@ -59,12 +59,9 @@ def run(strategy, grid, rounds, initial=None, first=1):
 
 def forced(layers, **options):
     """A strategy whose draw is given: round -> layers."""
-
-    class Forced(FedLUAR):
-        def _draw(self, server_round):
-            return tuple(layers.get(server_round, ()))
-
-    return Forced(**options)
+    strategy = FedLUAR(**options)
+    strategy.luar.draw = lambda server_round: tuple(layers.get(server_round, ()))
+    return strategy
 
 
 def clients(toy_grid, toy_handler, number=3, update=move, **options):
@@ -133,9 +130,9 @@ def test_rounds_follow_the_pseudo_code(toy_grid, toy_handler, plan, number, drop
     x, scores, updates = reference(start_model().arrays, layers, len(plan) + 1, number, drop)
     for name in SHAPES:
         np.testing.assert_allclose(strategy.state.arrays[name], x[name], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(strategy.scores, [scores[n] for n in KERNELS], rtol=1e-4)
+    np.testing.assert_allclose(strategy.luar.scores, [scores[n] for n in KERNELS], rtol=1e-4)
     for name in KERNELS:
-        np.testing.assert_allclose(strategy.updates[name], updates[name], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(strategy.luar.updates[name], updates[name], rtol=1e-4, atol=1e-6)
 
 
 def test_a_recycled_layer_keeps_its_score_and_the_others_get_new_ones(toy_grid, toy_handler):
@@ -245,7 +242,7 @@ def test_a_round_without_replies_changes_nothing(toy_grid, toy_handler):
     with pytest.raises(EmptyRound, match="round 3: none of 3 clients delivered"):
         run(one, clients(toy_grid, toy_handler, update=update), 4)
     run(two, clients(toy_grid, toy_handler), 2)
-    assert model_bytes(one.state) == model_bytes(two.state) and one.recycled == two.recycled
+    assert model_bytes(one.state) == model_bytes(two.state) and one.luar.recycled == two.luar.recycled
     assert {k: a.tobytes() for k, a in one.state_dict().items()} == {
         k: a.tobytes() for k, a in two.state_dict().items()
     }
@@ -313,7 +310,7 @@ def test_resumes_to_the_same_bits(toy_grid, toy_handler, options):
     run(first, clients(toy_grid, toy_handler), 7)
     second.load_state_dict({k: v.copy() for k, v in first.state_dict().items()})
     run(second, clients(toy_grid, toy_handler), 12, initial=first.state, first=8)
-    assert model_bytes(whole.state) == model_bytes(second.state) and whole.recycled == second.recycled
+    assert model_bytes(whole.state) == model_bytes(second.state) and whole.luar.recycled == second.luar.recycled
     assert whole.state_dict().keys() == second.state_dict().keys()
     assert all(np.array_equal(a, second.state_dict()[k], equal_nan=True) for k, a in whole.state_dict().items())
 
@@ -346,7 +343,7 @@ def test_modules_are_recycled_whole(toy_grid, toy_handler):
     strategy = FedLUAR(delta=3, group="module")
     watch = run(strategy, grid, 6)
     assert {"a"} <= {n for chosen in watch.chosen for n in chosen} <= {"a", "b", "c", "d"}
-    assert "a.bias" in strategy.updates
+    assert "a.bias" in strategy.luar.updates
 
 
 @pytest.mark.parametrize("delta", [4, 9])

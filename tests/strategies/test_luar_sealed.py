@@ -28,7 +28,7 @@ class Records:
     def round_done(self, record, strategy):
         self.lengths.append(sum(int(np.prod(s)) for n, s in SHAPES.items() if n not in self.recycled))
         self.sizes.append(sum(d.sealed_bytes for d in record.delivered))
-        self.recycled = strategy.recycled
+        self.recycled = strategy.luar.recycled
 
 
 def move(client, arrays, server_round):
