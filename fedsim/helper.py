@@ -141,13 +141,13 @@ class Helper:
             raise ReplayError(f"round {number}: round {self._round} was released already; rounds only go up")
         if self._releases >= self._task.rounds:
             raise BudgetExceeded(f"{self._releases} totals were released: the privacy budget has no more rounds")
-        if length != self._task.plan.length:
-            raise BudgetExceeded(f"{length} coordinates: the noise was computed for {self._task.plan.length}")
-        tag = Tag(round=number, layout_hash=layout_hash, length=length)
+        # The round's blocks and noise follow from the task and the length alone; the leader chooses neither.
+        scheme = self._scheme.shortened(length)
+        tag = Tag(round=number, layout_hash=layout_hash, length=scheme.plan.length)
         noise = NoNoiseForTests() if self._task.parameters.sigma == 0 else None
         # A round that was opened and not released begins anew; nothing of it has left.
         verify_key = os.urandom(16)
-        self._adder = self._scheme.helper(tag, self._key, noise, verify_key=verify_key)
+        self._adder = scheme.helper(tag, self._key, noise, verify_key=verify_key)
         self._opened = number
         return verify_key
 

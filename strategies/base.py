@@ -362,6 +362,8 @@ class FederatedStrategy(Strategy):
         self.answered([d.node_id for d in counted])
         weight = sum(plan.weight(d.num_examples) for d in counted)
         record.metrics |= means(counted, "train_")
+        facts = self.protection.round_facts(plan.secure, plan.tag(layout.length))
+        record.metrics |= {f"server_{name}": value for name, value in facts.items()}
         first_counts = any(n.partition_id == plan.first_partition and not d.error for n, d in record.pairs())
         if self.protection.opened_by == "clients":
             self.sealed = SealedState(fold.totals(), plan, layout.length, weight, len(counted), first_counts)

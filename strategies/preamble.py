@@ -135,11 +135,11 @@ class PreambleProtection(Protection):
                 "protection 'preamble' needs the helper's public key and no folder of keys was given: name it "
                 "(node config 'keys', or FEDSIM_KEYS)"
             )
-        return _PaddingSealer(self.secure_sum(plan).sealer(), plan)
+        return _RoundSealer(self, plan)
 
     def opener(self, plan: Plan) -> Opener:
         """See :meth:`~strategies.protection.Protection.opener`; whoever holds both totals can."""
-        return _CuttingOpener(self.secure_sum(plan).opener(), plan)
+        return _RoundOpener(self, plan)
 
     def fold(self, plan: Plan, tag: Tag) -> VerifiedFold:
         """See :meth:`~strategies.protection.Protection.fold`: verified together with the helper.
@@ -148,8 +148,9 @@ class PreambleProtection(Protection):
             HelperLost: there is no helper, or it refuses the round.
             BudgetExceeded: the round's vector is longer than the plan's.
         """
-        tag, secure = padded(plan, tag), self.secure_sum(plan)
-        leader, link = partial(self.leader, secure, tag), self._link(secure, tag)
+        secure, whole = of_round(self, plan, tag)
+        # The helper is greeted with the plan's parameters and derives the round's itself.
+        leader, link = partial(self.leader, secure, whole), self._link(self.secure_sum(plan), tag)
         return VerifiedFold(leader, link, tag, secure.parameters.batch, self._journal)
 
     def leader(self, secure: PreambleSum, tag: Tag, verify_key: bytes) -> LeaderAdder:
@@ -190,6 +191,15 @@ class PreambleProtection(Protection):
                 "socket's path or tls://HOST:PORT"
             )
         return path.read_text(encoding="utf-8").strip()
+
+    def round_facts(self, plan: Plan, tag: Tag) -> dict[str, float]:
+        """Return a round's blocks, noise and epsilon: what shorter rounds than the plan's change."""
+        secure, _ = of_round(self, plan, tag)
+        p = secure.parameters
+        known = {"preamble_blocks": float(p.groups), "preamble_sigma": p.sigma}
+        if not self.noisy:
+            return known
+        return known | {"preamble_epsilon": _round_epsilon(_public(self), plan, secure.plan.length)}
 
     def facts(self, plan: Plan) -> dict[str, object]:
         """Return the guarantee and what it costs; see :func:`describe`."""
@@ -328,44 +338,64 @@ def _sum(protection: PreambleProtection, plan: Plan) -> PreambleSum:
     return PreambleSum(plan, sized(protection, plan).parameters, helper_key=key, run=protection.run)
 
 
-def padded(plan: Plan, tag: Tag) -> Tag:
-    """Return the tag of a round whose vectors are filled up with zeros to the plan's length.
+def of_round(protection: PreambleProtection, plan: Plan, tag: Tag) -> tuple[PreambleSum, Tag]:
+    """Return a round's secure sum and the tag of its vectors, filled up with zeros to whole groups of blocks.
 
-    The noise was computed for that length; shorter vectors would hide among other numbers of blocks.
+    See :meth:`crypto.preamble.scheme.PreambleSum.shortened`.
 
     Raises:
         BudgetExceeded: the round's vectors are longer than the plan's.
     """
-    if tag.length > plan.length:
-        raise BudgetExceeded(
-            f"round {tag.round} sums {tag.length} coordinates: the plan's longest round has {plan.length}; size the "
-            "plan for the longest round"
-        )
-    return replace(tag, length=plan.length)
+    secure = _shortened(protection, plan, tag.length)
+    return secure, replace(tag, length=secure.plan.length)
 
 
-class _PaddingSealer(Sealer):
-    def __init__(self, inner: Sealer, plan: Plan) -> None:
-        self._inner, self._plan = inner, plan
+@lru_cache(maxsize=64)
+def _shortened(protection: PreambleProtection, plan: Plan, length: int) -> PreambleSum:
+    return _sum(protection, plan).shortened(length)
+
+
+@lru_cache(maxsize=64)
+def _round_epsilon(protection: PreambleProtection, plan: Plan, length: int) -> float:
+    """Return epsilon of one round, by the accountant for its own blocks; never above that of the plan's rounds."""
+    found = sized(protection, plan)
+    if length == plan.length:
+        return found.round_guarantee.epsilon
+    secure = _shortened(protection, plan, length)
+    whole = Tag(round=0, layout_hash=bytes(16), length=length)
+    mechanism = Mechanism(
+        ratio=found.parameters.sigma / found.choice.sensitivity,
+        blocks_per_group=secure.shape(whole).blocks,
+        groups=secure.parameters.groups,
+    )
+    return min(found.round_guarantee.epsilon, guarantee(mechanism, protection.delta).epsilon)
+
+
+class _RoundSealer(Sealer):
+    def __init__(self, protection: PreambleProtection, plan: Plan) -> None:
+        self._protection, self._plan, self._clipped = protection, plan, 0
 
     def seal(self, vector: FloatVector, tag: Tag) -> list[bytes]:
         if vector.shape != (tag.length,):
             raise InputError(f"vector of shape {vector.shape}: the round's has ({tag.length},); use the round's layout")
-        whole = padded(self._plan, tag)
-        filled = np.pad(vector.astype(np.float64, copy=False), (0, whole.length - tag.length))
-        return self._inner.seal(filled, whole)
+        secure, whole = of_round(self._protection, self._plan, tag)
+        sealer = secure.sealer()
+        parts = sealer.seal(np.pad(vector.astype(np.float64, copy=False), (0, whole.length - tag.length)), whole)
+        self._clipped = sealer.clipped
+        return parts
 
     @property
     def clipped(self) -> int:
-        return self._inner.clipped
+        return self._clipped
 
 
-class _CuttingOpener(Opener):
-    def __init__(self, inner: Opener, plan: Plan) -> None:
-        self._inner, self._plan = inner, plan
+class _RoundOpener(Opener):
+    def __init__(self, protection: PreambleProtection, plan: Plan) -> None:
+        self._protection, self._plan = protection, plan
 
     def open(self, totals: list[bytes], tag: Tag) -> NDArray[np.float64]:
-        return self._inner.open(totals, padded(self._plan, tag))[: tag.length].copy()
+        secure, whole = of_round(self._protection, self._plan, tag)
+        return secure.opener().open(totals, whole)[: tag.length].copy()
 
 
 def run_id(*public: object) -> bytes:
@@ -449,7 +479,7 @@ __all__ = [
     "describe",
     "helper_key",
     "make_keys",
-    "padded",
+    "of_round",
     "run_id",
     "sized",
 ]

@@ -83,6 +83,10 @@ class Protection(ABC):
         """Return this party's way to add up a round's replies; ``None`` for sums that any worker may do a part of."""
         return None
 
+    def round_facts(self, plan: Plan, tag: Tag) -> dict[str, float]:
+        """Return what a round's metrics say of its protection, where rounds differ."""
+        return {}
+
     def facts(self, plan: Plan) -> dict[str, object]:
         """Return what a run's record should say of the protection beside its budget, as plain values."""
         return {}

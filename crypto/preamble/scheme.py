@@ -11,9 +11,9 @@ The steps have VDAF's names: a client *shards*, servers *verify* and *aggregate*
 import hashlib
 import os
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from math import isclose, log2, sqrt
+from math import ceil, isclose, log2, sqrt
 from typing import Any, Literal
 
 import numpy as np
@@ -107,7 +107,7 @@ class PreambleSum(SecureSum):
 
     Args:
         plan: `length` and `clients` size it; the Euclidean bound is the parameters' `norm_bound`, not the plan's bound.
-        parameters: see :class:`Parameters`; the privacy of shorter rounds than the plan's needs its own accounting.
+        parameters: see :class:`Parameters`; shorter rounds than the plan's have their own, see :meth:`shortened`.
         helper_key: the helper's raw X25519 public key, 32 bytes, pinned in the clients' configuration.
         run: 16 bytes that name the run.
 
@@ -127,6 +127,45 @@ class PreambleSum(SecureSum):
         sampler = _bounds(parameters, plan.length)
         _norm_circuit(parameters, plan.length)
         check_capacity(sampler, clients=plan.clients, sigma=parameters.sigma, ring_bits=bits)
+
+    def shortened(self, length: int) -> "PreambleSum":
+        """Return the sum for a round of `length` coordinates, padded to whole groups: fewer groups, the same guarantee.
+
+        Block size B, blocks a group t and noise over sensitivity r stay (t may grow by rounding), and
+        ``k' = ceil(D' / (B t))`` of the k groups are sent. A group less is a report with a group that never holds
+        anything, and 1 of t + 1 positions is 1 of a random t of them: both are post-processing of the plan's round, so
+        whatever the plan's rounds guarantee, alone or composed, holds with such rounds among them. A vector of norm C
+        has longer blocks when it has fewer, so sigma grows with the sensitivity, by ``sqrt(k / k')``; the noise's norm
+        over all coordinates stays. A round that would need all k groups is the plan's own.
+
+        Raises:
+            BudgetExceeded: `length` exceeds the plan's.
+        """
+        if length > self.plan.length:
+            raise BudgetExceeded(
+                f"a round of {length} coordinates: the plan's longest round has {self.plan.length}; size the plan for "
+                "the longest round"
+            )
+        p = self.parameters
+        full = _bounds(p, self.plan.length)
+        spread = padded_length(length) if p.rotated else length
+        # One block that is the whole vector shrinks itself.
+        dense = full.shape.blocks_per_group == 1 == p.groups
+        block = spread if dense else p.block_size
+        in_group = block * full.shape.blocks_per_group
+        groups = -(-spread // in_group)
+        whole = groups * in_group
+        if (groups, block) == (p.groups, p.block_size) or whole >= self.plan.length:
+            return self
+        less = replace(p, groups=groups, block_size=block)
+        growth = _bounds(less, whole).sensitivity / full.sensitivity
+        bits = p.fraction_bits - max(0, ceil(log2(growth) - 1e-9))
+        return PreambleSum(
+            replace(self.plan, length=whole),
+            replace(less, sigma=p.sigma * growth, fraction_bits=bits),
+            helper_key=self.helper_key,
+            run=self.run,
+        )
 
     @cached_property
     def _params_hash(self) -> bytes:

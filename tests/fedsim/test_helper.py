@@ -111,12 +111,12 @@ def test_the_same_total_is_handed_out_again_but_nothing_is_added_to_it(link):
         side.add(b"x" * 100)
 
 
-def test_refuses_another_length_and_a_small_cohort_and_work_without_a_round(link):
+def test_refuses_a_longer_round_and_a_small_cohort_and_work_without_a_round(link):
     side = link()
     with pytest.raises(HelperRefused, match="no round is open"):
         side.add(b"")
-    with pytest.raises(HelperLost, match="32 coordinates: the noise was computed for 64"):
-        side.open(tag(1, 32))
+    with pytest.raises(HelperLost, match="a round of 65 coordinates: the plan's longest round has 64"):
+        side.open(tag(1, 65))
     with pytest.raises(HelperRefused, match="fewer than 2"):
         one_round(side, 1, clients=1)
 

@@ -16,7 +16,7 @@ from fedsim.protections import fresh_keys
 from strategies.errors import HelperLost, Incompatible, TooFewReplies
 from strategies.fedavg import FedAdam, FedAvg, FedAvgM, FedProx
 from strategies.nodes import Participation
-from strategies.preamble import PreambleProtection, padded, run_id, sized
+from strategies.preamble import PreambleProtection, of_round, run_id, sized
 from strategies.records import NamedArrays, array_record, read_sealed, sealed_record
 
 LENGTH, CLIENTS, C = 1000, 5, 1.0
@@ -281,7 +281,7 @@ def test_weighting_by_examples_is_refused():
         FedAvg(protection=WHOLE, weighting="examples")
 
 
-def test_shorter_rounds_are_filled_up_and_longer_ones_refused(parties):
+def test_shorter_rounds_give_their_sum_and_longer_ones_are_refused(parties):
     server, client = parties()
     tag = Tag(round=1, layout_hash=bytes(16), length=10)
     fold = server.fold(PLAN, tag)
@@ -290,8 +290,8 @@ def test_shorter_rounds_are_filled_up_and_longer_ones_refused(parties):
     assert len({len(p) for parts in sealed for p in parts}) == 2
     fold._settle()
     np.testing.assert_allclose(server.opener(PLAN).open(fold.totals(), tag), np.full(10, 0.3), atol=1e-6)
-    with pytest.raises(BudgetExceeded, match=r"round 3 sums 1001 coordinates: the plan's longest round has 1000"):
-        padded(PLAN, Tag(round=3, layout_hash=bytes(16), length=LENGTH + 1))
+    with pytest.raises(BudgetExceeded, match=r"a round of 1001 coordinates: the plan's longest round has 1000"):
+        of_round(server, PLAN, Tag(round=3, layout_hash=bytes(16), length=LENGTH + 1))
     with pytest.raises(InputError, match=r"vector of shape \(9,\)"):
         client.sealer(PLAN).seal(np.zeros(9), tag)
 
