@@ -46,7 +46,7 @@ class _Training:
                 [one.member for one in some],
                 some[0].config,
                 round=some[0].round,
-                flops_per_example=some[0].site.flops_per_example,
+                flops_per_example=some[0].site.trained_flops_per_example(),
             )
             share_s = (time.perf_counter() - start_s) / len(some)
             answers |= {i: (one, share_s) for i, one in zip(places, trained, strict=True)}
@@ -70,7 +70,7 @@ def train_here(
         The result, and the seconds that are this client's where it trained with others, else ``None``.
     """
     if not meeting() or site.why_alone:
-        flops = site.flops_per_example
+        flops = site.trained_flops_per_example()
         return train(site.model, x, y, config, seed=seed, round=round, flops_per_example=flops), None
     start_s = time.perf_counter()
     start = {name: p.detach().clone() for name, p in site.model.named_parameters() if p.requires_grad}

@@ -19,6 +19,7 @@ from fedsim._config.describe import Key, schema
 from fedsim._config.files import apply_overrides, parse_toml, put_all, read_toml, template
 from fedsim._config.files import to_toml as _to_toml
 from fedsim._config.flat import Scalar, flatten, unflatten
+from fedsim._config.heterogeneity import ClockConfig, DevicesConfig
 from fedsim._config.problems import problems_of
 from fedsim._config.protections import (
     PROTECTIONS,
@@ -35,7 +36,6 @@ from fedsim._config.rules import broken_rules
 from fedsim._config.run import Settings, federation_defaults, implied
 from fedsim._config.sections import (
     DataConfig,
-    DevicesConfig,
     EngineConfig,
     FederationConfig,
     ModelConfig,
@@ -183,6 +183,7 @@ __all__ = [
     "STRATEGIES",
     "BfvConfig",
     "CkksConfig",
+    "ClockConfig",
     "ConfigError",
     "DataConfig",
     "DevicesConfig",

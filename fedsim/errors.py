@@ -103,6 +103,7 @@ _CODES_BY_NAME = {
     "BudgetExceeded": BAD_CONFIG,
     "UnknownName": BAD_CONFIG,
     "BadOption": BAD_CONFIG,
+    "BadTrace": BAD_CONFIG,
     "InfeasiblePartition": BAD_CONFIG,
     "RunFolderError": BAD_CONFIG,
     "ReportError": BAD_CONFIG,

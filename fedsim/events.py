@@ -1,5 +1,6 @@
 """What a run tells those who watch it: a protocol of four calls, and the record of one round."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ class RoundEnd:
         upload_bytes: bytes that all clients together sent in this round.
         download_bytes: bytes that all clients together received in this round.
         seconds: wall time of the round.
+        virtual_s: time of the round on the clients' devices; NaN where it is not known.
         sampled: number of clients that were asked.
         replied: number of usable replies.
         failures: one sentence for each client that was left out.
@@ -33,6 +35,7 @@ class RoundEnd:
     sampled: int
     replied: int
     failures: Sequence[str] = field(default=())
+    virtual_s: float = math.nan
 
 
 class Observer(Protocol):

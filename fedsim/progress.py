@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from fedsim.config import RunConfig, to_run_config
 from fedsim.events import NullObserver, Observer, RoundEnd
+from fedsim.measure.units import show_s
 
 #: Failures that are shown of a round; the run's folder has them all.
 SHOWN_FAILURES = 3
@@ -171,6 +172,7 @@ def describe(event: RoundEnd) -> str:
             f"down {size(event.download_bytes)}",
             f"{event.replied}/{event.sampled} replies",
             duration(event.seconds),
+            *([] if math.isnan(event.virtual_s) else [f"virtual {show_s(event.virtual_s)}"]),
         ]
     )
 

@@ -1,7 +1,10 @@
 """Writes down what happens in a run: ledger, metrics, checkpoints; and tells whoever watches."""
 
 import logging
+import math
 import time
+from collections.abc import Mapping
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
@@ -11,8 +14,9 @@ from crypto.fixed_point import CLIPPING_WARNING_SHARE
 from fedsim.checkpoint import Checkpoint, save_checkpoint
 from fedsim.events import Observer, RoundEnd
 from fedsim.measure.ledger import HELPER, SERVER, ClientRound, Entry, Ledger
-from fedsim.measure.metrics import Metrics
+from fedsim.measure.metrics import VIRTUAL_ROUND_S, Metrics
 from fedsim.measure.runfolder import RunFolder
+from fedsim.simulation.clock import Turn, VirtualClock
 from fedsim.site import Site
 from fedsim.tasks.training import evaluate
 from strategies.fold import REJECTED, Delivered
@@ -52,16 +56,22 @@ class Recorder:
         folder: the run's folder, made.
         site: evaluates the global model.
         watcher: told of each round.
+        clock: gives virtual seconds; a resumed run's is set to where its records end.
         resumed_round: records of later rounds are forgotten first.
     """
 
-    def __init__(self, folder: RunFolder, site: Site, watcher: Observer, resumed_round: int | None = None) -> None:
-        self.folder, self.site, self.watcher = folder, site, watcher
+    def __init__(
+        self, folder: RunFolder, site: Site, watcher: Observer, clock: VirtualClock, resumed_round: int | None = None
+    ) -> None:
+        self.folder, self.site, self.watcher, self.clock = folder, site, watcher, clock
         self.ledger = Ledger(folder.path, keep_rounds=resumed_round)
         self.metrics = Metrics(folder.path, keep_rounds=resumed_round)
         self.last: dict[str, float] = {}
         self.last_round = resumed_round or 0
         self._evaluate_s = 0.0
+        self._virtual_s = math.nan
+        if resumed_round:
+            *_, clock.now_s = accumulate(self.metrics.series(VIRTUAL_ROUND_S, "server").values(), initial=0.0)
 
     def evaluate(self, server_round: int, state: NamedArrays) -> dict[str, float]:
         """Evaluate on the test set, if the settings want it."""
@@ -86,19 +96,33 @@ class Recorder:
         self.metrics.write()
 
     def _book(self, record: RoundRecord) -> None:
+        clock, committee_s = self.clock, 0.0
         for at, (node, item) in enumerate(record.pairs()):
-            self.ledger.extend(_entries(record, at, node.partition_id, item))
+            turn = clock.turns.get(node.partition_id)
+            self.ledger.extend(_entries(record, at, node.partition_id, item, turn, clock.add_s()))
         for client, item in record.evaluated.items():
-            self.ledger.extend(_evaluation_entries(record, client, item))
+            flops = item.num_examples * self.site.evaluation_flops_per_example
+            received, _ = record.evaluate_downloads.get(client, (0, 0))
+            virtual = clock.evaluation(client, received, item.upload_bytes, flops)
+            self.ledger.extend(_evaluation_entries(record, client, item, virtual))
         for client, item in record.committee.items():
-            self.ledger.extend(_committee_entries(record, client, item))
+            virtual = clock.partial(client, record.committee_download_bytes, item.upload_bytes)
+            committee_s = max(committee_s, sum(virtual.values()))
+            self.ledger.extend(_committee_entries(record, client, item, virtual))
         self.ledger.extend(_helper_entries(record))
-        self.ledger.add(Entry(round=record.round, client=SERVER, phase="open", measured_s=record.open_s))
+        opened = Entry(
+            round=record.round, client=SERVER, phase="open", measured_s=record.open_s, virtual_s=clock.open_s()
+        )
+        self.ledger.add(opened)
+        energy_j, self._virtual_s = clock.energy_j(), clock.end_round(committee_s)
+        self.metrics.add(record.round, "server", VIRTUAL_ROUND_S, self._virtual_s)
+        if energy_j:
+            self.metrics.add(record.round, "client", "energy_j", energy_j)
         if self._evaluate_s:
             self.ledger.add(Entry(round=record.round, client=SERVER, phase="evaluate", measured_s=self._evaluate_s))
             self._evaluate_s = 0.0
-        for turn in _turns(record):
-            self.ledger.add_client(turn)
+        for whole in _turns(record):
+            self.ledger.add_client(whole)
         self.ledger.flush()
 
     def _measure(self, record: RoundRecord) -> None:
@@ -149,6 +173,7 @@ class Recorder:
             upload_bytes=self.ledger.upload_bytes(record.round),
             download_bytes=self.ledger.download_bytes(record.round),
             seconds=record.round_s,
+            virtual_s=self._virtual_s,
             sampled=len(record.nodes),
             replied=record.accepted,
             failures=[line.partition(", ")[2] for line in record.failures],
@@ -162,35 +187,45 @@ def clipped_share(record: RoundRecord) -> float | None:
     return sum(each.get("clipped", 0.0) for each in phases) / coordinates if coordinates else None
 
 
-def _entries(record: RoundRecord, at: int, client: int, item: Delivered) -> list[Entry]:
-    """Return the phases of a training round of the client that was sampled at this place."""
+def _entries(
+    record: RoundRecord, at: int, client: int, item: Delivered, turn: Turn | None, add_s: float
+) -> list[Entry]:
+    """Return the phases of a training round of the client that was sampled at this place.
+
+    A client whose reply came too late in virtual time did all its work: the turn knows of it, and its bytes count.
+    """
     entries = []
     downloaded, logical = record.download(at)
+    virtual = turn.seconds if turn else {}
+    uploaded = item.upload_bytes or (turn.work.upload_bytes if turn else 0)
     for phase in _CLIENT_PHASES:
         sent = phase == "upload"
         received = phase == "download"
         seconds = item.phases.get(f"{phase}_s")
-        if seconds is None and not (received or sent):
+        if seconds is None and not (received or sent or virtual.get(phase)):
             continue
+        counted = turn.work.flops if turn and phase == "train" else 0
         entries.append(
             Entry(
                 round=record.round,
                 client=client,
                 phase=phase,
                 logical_bytes=item.sealed_bytes if sent else logical if received else 0,
-                wire_bytes=item.upload_bytes if sent else downloaded if received else 0,
+                wire_bytes=uploaded if sent else downloaded if received else 0,
                 measured_s=seconds or 0.0,
-                flops=int(item.phases.get(f"{phase}_flops", 0)),
+                virtual_s=virtual.get(phase, math.nan),
+                flops=int(item.phases.get(f"{phase}_flops", counted)),
                 outcome=outcome(item) if sent else "ok",
                 reason=item.error if sent else "",
             )
         )
     if item.add_s:
-        entries.append(Entry(round=record.round, client=client, phase="add", measured_s=item.add_s))
+        added = Entry(round=record.round, client=client, phase="add", measured_s=item.add_s, virtual_s=add_s)
+        entries.append(added)
     return entries
 
 
-def _evaluation_entries(record: RoundRecord, client: int, item: Delivered) -> list[Entry]:
+def _evaluation_entries(record: RoundRecord, client: int, item: Delivered, virtual: Mapping[str, float]) -> list[Entry]:
     received, logical = record.evaluate_downloads.get(client, (0, 0))
     entries = [
         Entry(
@@ -200,29 +235,42 @@ def _evaluation_entries(record: RoundRecord, client: int, item: Delivered) -> li
             logical_bytes=logical if phase == "download" else 0,
             wire_bytes=received if phase == "download" else 0,
             measured_s=item.phases.get(f"{phase}_s", 0.0),
+            virtual_s=virtual[phase],
             outcome=outcome(item) if phase == "evaluate" else "ok",
             reason=item.error if phase == "evaluate" else "",
         )
         for phase in ("download", "open", "evaluate")
         if phase != "open" or "open_s" in item.phases
     ]
-    entries.append(Entry(round=record.round, client=client, phase="upload", wire_bytes=item.upload_bytes))
-    return entries
+    upload = Entry(
+        round=record.round,
+        client=client,
+        phase="upload",
+        wire_bytes=item.upload_bytes,
+        virtual_s=virtual["upload"],
+    )
+    return [*entries, upload]
 
 
-def _committee_entries(record: RoundRecord, client: int, item: Delivered) -> list[Entry]:
+def _committee_entries(record: RoundRecord, client: int, item: Delivered, virtual: Mapping[str, float]) -> list[Entry]:
     """Return a committee member's work on opening the total."""
     at, seconds = record.round, item.phases
     received, sent = record.committee_download_bytes, item.upload_bytes
     return [
         Entry(
-            round=at, client=client, phase="download", wire_bytes=received, measured_s=seconds.get("download_s", 0.0)
+            round=at,
+            client=client,
+            phase="download",
+            wire_bytes=received,
+            measured_s=seconds.get("download_s", 0.0),
+            virtual_s=virtual["download"],
         ),
         Entry(
             round=at,
             client=client,
             phase="open",
             measured_s=seconds.get("open_s", 0.0),
+            virtual_s=virtual["open"],
             outcome=outcome(item),
             reason=item.error,
         ),
@@ -233,6 +281,7 @@ def _committee_entries(record: RoundRecord, client: int, item: Delivered) -> lis
             logical_bytes=item.sealed_bytes,
             wire_bytes=sent,
             measured_s=seconds.get("upload_s", 0.0),
+            virtual_s=virtual["upload"],
         ),
     ]
 

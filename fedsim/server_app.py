@@ -11,12 +11,16 @@ from flwr.serverapp import Grid, ServerApp
 from crypto.base import Budget
 from fedsim import errors
 from fedsim.checkpoint import Checkpoint, latest_checkpoint, load_if_there, save_checkpoint, weights_sha256
+from fedsim.clocks import clock_of
 from fedsim.config import RunConfig, to_toml
 from fedsim.events import NullObserver, Observer
 from fedsim.measure.runfolder import RunFolder, environment, now
 from fedsim.measure.runs import write_partition
 from fedsim.recorder import Recorder
 from fedsim.registry import server_half
+from fedsim.simulation.clock import VirtualClock
+from fedsim.simulation.clocked_grid import ClockedGrid
+from fedsim.simulation.devices import write_devices
 from fedsim.site import Site, buffer_rule, secure_plan, server_site_of
 from fedsim.stock import run_stock
 from fedsim.tasks.heterogeneity import jensen_shannon, label_emd
@@ -138,13 +142,16 @@ def serve(folder: RunFolder, grid: Grid, site: Site, watcher: Observer, *, resum
     point = latest_checkpoint(folder.checkpoints) if resume else None
     # Without a checkpoint a resumed run begins anew, and so do its records.
     done = point.round if point else 0
-    recorder = Recorder(folder, site, watcher, resumed_round=done if resume else None)
+    clock = clock_of(site)
+    recorder = Recorder(folder, site, watcher, clock, resumed_round=done if resume else None)
+    grid = ClockedGrid(grid, clock)
     _write_partition(folder, site)
+    write_devices(clock.devices, folder.path / "devices.csv")
     try:
         if config.strategy.name.startswith("flwr:"):
             state = run_stock(grid, site, recorder)
             return finish(folder, state, config.federation.rounds, recorder.last)
-        strategy = build_strategy(site, recorder)
+        strategy = build_strategy(site, recorder, clock)
         return _run_ours(folder, grid, site, recorder, strategy, point)
     finally:
         recorder.close()
@@ -160,17 +167,18 @@ def _write_partition(folder: RunFolder, site: Site) -> None:
     write_partition(folder, part.sizes.tolist(), classes, part.label_histogram.tolist(), measures)
 
 
-def build_strategy(site: Site, recorder: Recorder) -> FederatedStrategy:
-    """Return the server half that the settings describe."""
-    federation = site.config.federation
+def build_strategy(site: Site, recorder: Recorder, clock: VirtualClock) -> FederatedStrategy:
+    """Return the server half that the settings describe; it asks those clients that the clock says are there."""
+    federation, asked = site.config.federation, site.config.asked
     return server_half(
         site.config,
         participation=Participation(
             fraction=federation.participation,
-            clients=federation.clients_per_round,
+            clients=federation.clients_per_round if asked == federation.sampled else asked,
             min_nodes=federation.num_clients,
             min_replies=federation.needed_replies,
             deadline_s=federation.deadline_s,
+            available=clock.ask,
         ),
         protection=site.protection.journaled(recorder.folder.path),
         weighting=federation.weighting,

@@ -120,6 +120,25 @@ class Site:
         return flops_per_example(self.model, self.dataset.input_shape)
 
     @cached_property
+    def evaluation_flops_per_example(self) -> int:
+        """Forward operations for one example."""
+        return flops_per_example(self.model, self.dataset.input_shape, backward=False)
+
+    @cached_property
+    def _flops(self) -> dict[tuple[bool, ...], int]:
+        return {}
+
+    def trained_flops_per_example(self) -> int:
+        """Return forward and backward operations for one example of the model as it is, with what of it trains now.
+
+        Counted once for each set of parameters that train.
+        """
+        trains = tuple(parameter.requires_grad for parameter in self.model.parameters())
+        if trains not in self._flops:
+            self._flops[trains] = flops_per_example(self.model, self.dataset.input_shape)
+        return self._flops[trains]
+
+    @cached_property
     def _clients(self) -> "OrderedDict[int, tuple[Tensor, Tensor]]":
         return OrderedDict()
 
@@ -163,7 +182,7 @@ def secure_plan(site: Site) -> Plan:
             site.config, protection=site.protection, buffers=buffer_rule(site), weighting=federation.weighting
         )
         layout = strategy.longest(layout)
-    return Plan(length=layout.length, clients=federation.sampled, bound=site.protection.bound)
+    return Plan(length=layout.length, clients=site.config.asked, bound=site.protection.bound)
 
 
 def buffer_rule(site: Site) -> BufferRule:

@@ -205,7 +205,7 @@ def _build(site: Site) -> flower_strategies.Strategy:
         raise TypeError(f"strategy '{config.name}' is not one of Flower's: name it flwr:<ClassName>")
     federation = site.config.federation
     options: dict[str, Any] = {
-        "fraction_train": federation.sampled / federation.num_clients,
+        "fraction_train": site.config.asked / federation.num_clients,
         "fraction_evaluate": federation.client_evaluation_fraction,
         "min_train_nodes": 1,
         "min_evaluate_nodes": 1 if federation.client_evaluation_fraction else 0,

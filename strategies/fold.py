@@ -214,6 +214,12 @@ def sealed_parts(content: RecordDict, aggregators: int) -> list[bytes]:
     return read_sealed(content.array_records["sealed"], aggregators)
 
 
+def reply_bytes(content: RecordDict) -> int:
+    """Return what Flower moved for a client's reply, also after its parts were folded."""
+    folded = content.config_records.get("folded")
+    return wire_bytes(content) if folded is None else _number(folded, "upload_bytes")
+
+
 def check_examples(content: RecordDict) -> int:
     """Return the stated number of examples.
 

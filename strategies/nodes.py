@@ -1,7 +1,7 @@
 """Who is there, and who takes part: nodes in partition order, sampled from a seed."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +40,7 @@ class Participation:
         min_replies: clients that must deliver; a round with fewer stops the run.
         deadline_s: a round's time limit in seconds; clients that are later are left out. ``None`` waits for all.
         connect_s: how long to wait for `min_nodes`.
+        available: (round, partition ids) -> who of them can be asked, at least one; ``None`` for all.
     """
 
     fraction: float = 1.0
@@ -48,6 +49,7 @@ class Participation:
     min_replies: int = 1
     deadline_s: float | None = None
     connect_s: float = 120.0
+    available: Callable[[int, Sequence[int]], Collection[int]] | None = None
 
     def count(self, available: int) -> int:
         """Return how many of `available` nodes a round samples."""
@@ -55,9 +57,16 @@ class Participation:
         return min(wanted, available)
 
     def sample(self, nodes: list[Node], seed: int, server_round: int) -> list[Node]:
-        """Return the round's nodes in partition order; depends on seed and round alone, not on who asked before."""
+        """Return the round's nodes in partition order; depends on seed and round alone, not on who asked before.
+
+        Of those that are available, as many as the round samples of all, or all of them.
+        """
         rng = np.random.default_rng(np.random.SeedSequence([seed, server_round, _SAMPLING]))
-        chosen = rng.choice(len(nodes), size=self.count(len(nodes)), replace=False)
+        wanted = self.count(len(nodes))
+        if self.available is not None:
+            there = set(self.available(server_round, [n.partition_id for n in nodes]))
+            nodes = [n for n in nodes if n.partition_id in there]
+        chosen = rng.choice(len(nodes), size=min(wanted, len(nodes)), replace=False)
         return [nodes[i] for i in sorted(chosen)]
 
 

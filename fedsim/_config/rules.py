@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedsim._config.heterogeneity import bad_tiers
 from fedsim._config.protections import CkksConfig, OpenFheThresholdConfig, PreambleConfig
 from fedsim._config.run import Settings
 from fedsim._config.strategies import FLWR_OPTIONS, FedLuarConfig, FlwrStrategyConfig
 from fedsim.errors import Problem
+from fedsim.simulation.devices import NETWORKS, PRESETS
 
 #: Data sets that come without client ids. The tasks' registry has the last word; this list answers before anything is
 #: loaded.
@@ -33,6 +35,9 @@ class Rule:
     broken: Callable[[Settings], bool]
     rule: str
     remedy: str
+
+
+_PRESETS = "the presets are: " + ", ".join(PRESETS)
 
 
 def _bad_options(c: Settings) -> bool:
@@ -181,6 +186,60 @@ RULES: tuple[Rule, ...] = (
         lambda c: isinstance(c.protection, PreambleConfig) and c.protection.min_cohort > c.federation.sampled,
         "cannot exceed the {federation.sampled} clients sampled in a round",
         "lower it, or sample more clients",
+    ),
+    Rule(
+        ("devices.preset",),
+        lambda c: c.devices.preset not in PRESETS,
+        "there is no such device",
+        _PRESETS,
+    ),
+    Rule(
+        ("clock.server",),
+        lambda c: c.clock.server not in PRESETS,
+        "there is no such device",
+        _PRESETS,
+    ),
+    Rule(
+        ("devices.network",),
+        lambda c: c.devices.network is not None and c.devices.network not in NETWORKS,
+        "there is no such network",
+        "the networks are: " + ", ".join(NETWORKS),
+    ),
+    Rule(
+        ("devices.tiers", "devices.profile"),
+        lambda c: (c.devices.profile == "tiers") != bool(c.devices.tiers),
+        "goes with devices.profile = tiers, which is {devices.profile}",
+        "set both, such as [devices.tiers] phone-low = 0.5, phone-high = 0.5",
+    ),
+    Rule(
+        ("devices.tiers",),
+        lambda c: bad_tiers(c.devices.tiers, frozenset(PRESETS)),
+        "each tier must be a preset with a share above 0",
+        _PRESETS,
+    ),
+    Rule(
+        ("devices.trace", "devices.profile"),
+        lambda c: (c.devices.profile == "trace") != (c.devices.trace is not None),
+        "goes with devices.profile = trace, which is {devices.profile}",
+        "set both, or neither",
+    ),
+    Rule(
+        ("clock.deadline_s", "clock.policy"),
+        lambda c: (c.clock.policy == "deadline") != (c.clock.deadline_s is not None),
+        "goes with clock.policy = deadline, which is {clock.policy}",
+        "set both, or neither",
+    ),
+    Rule(
+        ("clock.over_selection", "clock.policy"),
+        lambda c: c.clock.over_selection > 1 and c.clock.policy == "all",
+        "a round that waits for all that it asks must not ask more than it wants",
+        "set clock.policy = first-k or deadline, or leave it out",
+    ),
+    Rule(
+        ("clock.policy", "clock.over_selection", "federation.participation", "federation.clients_per_round"),
+        lambda c: c.clock.policy == "first-k" and c.asked == c.federation.sampled,
+        "asks {federation.sampled} of {federation.num_clients} clients and wants as many, so it is the policy all",
+        "raise clock.over_selection, with federation.participation below 1",
     ),
     Rule(
         ("engine.workers", "engine.name"),

@@ -5,10 +5,10 @@ from typing import Any
 from pydantic import Field
 
 from fedsim._config.base import Section
+from fedsim._config.heterogeneity import ClockConfig, DevicesConfig, asked
 from fedsim._config.protections import PROTECTIONS, PlainConfig, Protection, ProtectionConfig, protection_tag
 from fedsim._config.sections import (
     DataConfig,
-    DevicesConfig,
     EngineConfig,
     FederationConfig,
     ModelConfig,
@@ -36,7 +36,13 @@ class Settings(Section):
     protection: ProtectionConfig = Field(default=PlainConfig(), description="how the sum of what travels is protected")
     engine: EngineConfig = Field(default=EngineConfig(), description="where the clients run")
     devices: DevicesConfig = Field(default=DevicesConfig(), description="what kind of devices the clients are")
+    clock: ClockConfig = Field(default=ClockConfig(), description="how long a round waits, in virtual time")
     output: OutputConfig = Field(default=OutputConfig(), description="what a run leaves behind")
+
+    @property
+    def asked(self) -> int:
+        """Number of clients that are asked in a round; more than count where the clock selects more than it wants."""
+        return asked(self.federation.sampled, self.federation.num_clients, self.clock.over_selection)
 
 
 def federation_defaults(kind: type[Protection], strategy: type[Strategy]) -> dict[str, Any]:

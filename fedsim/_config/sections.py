@@ -156,12 +156,6 @@ class EngineConfig(Section):
     )
 
 
-class DevicesConfig(Section):
-    """What kind of devices the clients are."""
-
-    profile: Literal["uniform"] = Field(default="uniform", description="device profiles of the clients")
-
-
 class OutputConfig(Section):
     """What a run leaves behind."""
 

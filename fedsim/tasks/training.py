@@ -259,7 +259,7 @@ def evaluate(
     return EvalResult(total / len(labels), correct / len(labels), len(labels), correct)
 
 
-def flops_per_example(model: nn.Module, input_shape: tuple[int, ...]) -> int:
+def flops_per_example(model: nn.Module, input_shape: tuple[int, ...], *, backward: bool = True) -> int:
     """Return the floating-point operations of forward and backward for one example, as torch's counter has them.
 
     The counter sees matrix products, convolutions and attention; element-wise work is left out. A multiply-add counts
@@ -273,7 +273,7 @@ def flops_per_example(model: nn.Module, input_shape: tuple[int, ...]) -> int:
     probe = torch.zeros((2, *input_shape), device=next(twin.parameters()).device)
     with _forked(0, probe.device), FlopCounterMode(display=False) as counter:
         loss = twin(probe).float().sum()
-        if loss.requires_grad:
+        if backward and loss.requires_grad:
             loss.backward()
     return int(counter.get_total_flops()) // 2
 

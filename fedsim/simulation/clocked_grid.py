@@ -1,0 +1,169 @@
+"""A grid on a virtual clock: replies that come too late in virtual time do not count, whenever they really came."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from flwr.app import Error, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+
+from fedsim.simulation.clock import Turn, VirtualClock, Work
+from strategies.fold import reply_bytes
+from strategies.records import wire_bytes
+from strategies.rounds import LATE, Reducer, stream
+
+__all__ = ["GONE", "ClockedGrid"]
+
+#: Error code of a reply of a client that went away in the middle of its turn.
+GONE = 105
+
+
+class ClockedGrid(Grid):
+    """Times every training exchange on a virtual clock, and cuts what its policy leaves out.
+
+    A policy that cuts must see replies before they are added, so they are added here and not on the workers: batch by
+    batch where each client is judged by itself, all at once where the first ones count.
+
+    Args:
+        inner: any grid.
+        clock: holds the turns of the last exchange afterwards.
+    """
+
+    def __init__(self, inner: Grid, clock: VirtualClock) -> None:
+        self._inner, self._clock = inner, clock
+        self._partitions: dict[int, int] = {}
+
+    @property
+    def node_configs(self) -> Any:
+        """The inner grid's, or None where it has none."""
+        return getattr(self._inner, "node_configs", None)
+
+    def set_run(self, run: Run) -> None:
+        """See `Grid`."""
+        self._inner.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        """See `Grid`."""
+        return self._inner.run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """See `Grid`."""
+        return self._inner.create_message(content, message_type, dst_node_id, group_id, ttl)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """See `Grid`."""
+        return self._inner.get_node_ids()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """See `Grid`; what is sent so is not timed."""
+        return self._inner.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """See `Grid`."""
+        return self._inner.pull_messages(message_ids)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """See `Grid`; cuts a training exchange as :meth:`stream` does."""
+        todo = list(messages)
+        replies = list(self._inner.send_and_receive(todo, timeout=timeout))
+        if not _trains(todo):
+            return replies
+        by_node = {reply.metadata.src_node_id: reply for reply in replies}
+        turns: dict[int, Turn] = {}
+        self._time(todo, [by_node[n] for m in todo if (n := m.metadata.dst_node_id) in by_node], {}, turns)
+        left_out = self._clock.settle(turns, len(todo) - len(turns))
+        return [
+            self._judged(by_node[m.metadata.dst_node_id], m, left_out)
+            for m in todo
+            if m.metadata.dst_node_id in by_node
+        ]
+
+    def stream(
+        self,
+        batches: Iterable[Sequence[Message]],
+        *,
+        timeout: float | None = None,
+        reducer: Reducer | None = None,
+        max_ahead: int | None = None,
+    ) -> Iterator[tuple[int, list[Message]]]:
+        """See :class:`strategies.rounds.StreamingGrid`."""
+        parts = [list(batch) for batch in batches]
+        if not any(map(_trains, parts)):
+            for index, replies in stream(self._inner, parts, timeout=timeout, reducer=reducer, max_ahead=max_ahead):
+                self._learn(replies)
+                yield index, replies
+            return
+        yield from self._train(parts, timeout, reducer, max_ahead)
+
+    def _train(
+        self, parts: list[list[Message]], timeout: float | None, reducer: Reducer | None, max_ahead: int | None
+    ) -> Iterator[tuple[int, list[Message]]]:
+        cuts = self._clock.cuts
+        turns: dict[int, Turn] = {}
+        sizes: dict[int, int] = {}
+        held: dict[int, list[Message]] = {}
+        inner = stream(self._inner, parts, timeout=timeout, reducer=None if cuts else reducer, max_ahead=max_ahead)
+        for index, replies in inner:
+            self._time(parts[index], replies, sizes, turns)
+            if cuts:
+                held[index] = replies
+            else:
+                yield index, replies
+        left_out = self._clock.settle(turns, sum(map(len, parts)) - len(turns))
+        for index in sorted(held):
+            kept = [self._judged(r, m, left_out) for r, m in zip(held.pop(index), parts[index], strict=True)]
+            yield index, reducer(kept) if reducer else kept
+
+    def _time(
+        self, messages: Sequence[Message], replies: Sequence[Message], sizes: dict[int, int], turns: dict[int, Turn]
+    ) -> None:
+        """Put the turns of those that replied into `turns`; `sizes` keeps the bytes of contents that many share."""
+        contents = {m.metadata.dst_node_id: m.content for m in messages}
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            if reply.has_error() or node not in contents:
+                continue
+            content = contents[node]
+            if id(content) not in sizes:
+                sizes[id(content)] = wire_bytes(content)
+            phases = reply.content.metric_records.get("phases", MetricRecord())
+            work = Work(
+                download_bytes=sizes[id(content)],
+                upload_bytes=reply_bytes(reply.content),
+                flops=int(_number(phases, "train_flops")),
+                slowness=_number(phases, "slowness", 1.0),
+            )
+            client = self._partition(node)
+            turns[client] = self._clock.turn(client, work)
+
+    def _judged(self, reply: Message, message: Message, left_out: dict[int, str]) -> Message:
+        reason = left_out.get(self._partition(message.metadata.dst_node_id), "")
+        if not reason or reply.has_error():
+            return reply
+        code = GONE if reason.startswith("went away") else LATE
+        return Message(Error(code, reason), reply_to=message)
+
+    def _partition(self, node_id: int) -> int:
+        if node_id not in self._partitions and self.node_configs:
+            self._partitions = {n: int(config["partition-id"]) for n, config in self.node_configs.items()}
+        return self._partitions[node_id]
+
+    def _learn(self, replies: Sequence[Message]) -> None:
+        """Note which client a node is, where it says so."""
+        for reply in replies:
+            if not reply.has_error() and "hello" in reply.content.metric_records:
+                number = reply.content.metric_records["hello"].get("partition-id")
+                if isinstance(number, int):
+                    self._partitions[reply.metadata.src_node_id] = number
+
+
+def _trains(messages: Sequence[Message]) -> bool:
+    return bool(messages) and messages[0].metadata.message_type.startswith("train")
+
+
+def _number(record: MetricRecord, key: str, default: float = 0.0) -> float:
+    value = record.get(key, default)
+    return float(value) if isinstance(value, int | float) else default
