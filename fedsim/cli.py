@@ -16,9 +16,11 @@ from typing import Annotated
 
 import typer
 
+from fedsim._cli.devices import devices
 from fedsim._cli.exits import exits, stoppable
 from fedsim._cli.helper import helper
 from fedsim._cli.keys import keys
+from fedsim._cli.partition import partition
 from fedsim._cli.privacy import privacy
 from fedsim._cli.sizes import sizes
 from fedsim.errors import EXIT_CODES, OK, UNAVAILABLE
@@ -213,6 +215,8 @@ app.command()(privacy)
 app.command()(keys)
 app.command()(sizes)
 app.add_typer(helper, name="helper")
+app.command()(devices)
+app.command()(partition)
 
 
 def main() -> None:

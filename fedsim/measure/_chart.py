@@ -1,6 +1,6 @@
 """Kinds of charts, as data that the browser's and the PNG's painter both read."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Dash = Literal["solid", "dash"]
@@ -25,6 +25,7 @@ class Line:
         dash: tells the curves of one run apart where colours tell runs apart.
         legend: its entry in the legend, or nothing where another curve of its `group` speaks for it.
         group: curves that are switched on and off together.
+        low, high: a band around the curve, such as a confidence interval; empty for none.
     """
 
     label: str
@@ -34,6 +35,8 @@ class Line:
     dash: Dash
     legend: str
     group: str
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,34 @@ class Heat(Chart):
     """A table of cells; None is left blank."""
 
     x: list[str] | list[int]
-    y: list[int]
+    y: list[str] | list[int]
     z: list[list[float | None]]
     z_label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One piece of time in a row.
+
+    Args:
+        row: which one, by name.
+        layer: what it is, the legend's word.
+        start, end: in the axis's unit.
+        color: counts into the palette.
+    """
+
+    row: str
+    layer: str
+    start: float
+    end: float
+    color: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spans(Chart):
+    """A timeline: rows from top to bottom, and a line across at `mark`."""
+
+    rows: list[str]
+    spans: list[Span]
+    mark: float | None = None
+    mark_label: str = ""

@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 
 import numpy as np
+import pyarrow.compute as pc
 
 from fedsim.measure import units
-from fedsim.measure._chart import Bars, Chart, Heat
-from fedsim.measure.ledger import OUTCOMES
+from fedsim.measure._chart import Bars, Chart, Heat, Span, Spans
+from fedsim.measure.ledger import OUTCOMES, PHASES
 from fedsim.measure.runs import Run
 
 MOST_ROWS = 400
+#: Rows of a timeline, whose labels must stay readable.
+MOST_TIMELINES = 40
+_TURN = ("download", "open", "train", "seal", "upload")
 
 
 def turn_arrays(run: Run) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -18,6 +22,59 @@ def turn_arrays(run: Run) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     columns = (run.turns[name].to_numpy()[ok] for name in ("round", "client", "round_s"))
     round, client, seconds = columns
     return round, client, seconds
+
+
+def timeline(run: Run, tag: str) -> Spans | None:
+    """Return what each client did when in the last round, in virtual time."""
+    turns, outcomes = _last_turns(run)
+    if not turns:
+        return None
+    order = sorted(turns, key=lambda client: (sum(turns[client].values()), client))
+    shown, note = _thinned(np.array(order), MOST_TIMELINES)
+    size, unit = units.time_unit(max(sum(phases.values()) for phases in turns.values()))
+    rows, spans = [], []
+    for client in (order[place] for place in shown):
+        word = outcomes.get(client, "ok")
+        rows.append(f"{client}" if word == "ok" else f"{client} ({word})")
+        at_s = 0.0
+        for phase, seconds in turns[client].items():
+            if seconds > 0:
+                spans.append(Span(rows[-1], phase, at_s / size, (at_s + seconds) / size, PHASES.index(phase)))
+            at_s += seconds
+    round_, length_s = next(reversed(run.round_seconds(virtual=True).items()))
+    return Spans(
+        key="timeline" + tag,
+        group="Time",
+        title=_title(f"Round {round_} in virtual time", run, tag),
+        note=f"Each client's turn on its device, fastest first; the line is the end of the round.{note}",
+        x_label=f"virtual time ({unit})",
+        y_label="client",
+        rows=rows,
+        spans=sorted(spans, key=lambda span: span.color),
+        mark=length_s / size,
+        mark_label="end of the round",
+    )
+
+
+def _last_turns(run: Run) -> tuple[dict[int, dict[str, float]], dict[int, str]]:
+    """Return client -> phase -> virtual seconds of the last round's training, and client -> outcome."""
+    last = max((round for round in run.round_seconds(virtual=True)), default=0)
+    entries = run.entries.filter(pc.equal(run.entries["round"], last))
+    columns = (entries[name].to_pylist() for name in ("client", "phase", "virtual_s", "outcome"))
+    turns: dict[int, dict[str, float]] = {}
+    outcomes: dict[int, str] = {}
+    for client, phase, seconds, outcome in zip(*columns, strict=True):
+        # A client that evaluates afterwards has a second download and upload in its round.
+        if client >= 0 and phase in _TURN and seconds == seconds and phase not in turns.setdefault(client, {}):
+            turns[client][phase] = seconds
+            if phase == "upload":
+                outcomes[client] = outcome
+    ordered = {
+        client: {phase: phases[phase] for phase in _TURN if phase in phases}
+        for client, phases in turns.items()
+        if "train" in phases
+    }
+    return ordered, outcomes
 
 
 def turn_times(run: Run, tag: str) -> Heat | None:
@@ -96,9 +153,9 @@ def _partition(run: Run, tag: str) -> Chart:
     return Heat(group="Clients", **words, note=note, **axes, x=part.classes, y=shown.tolist(), z=cells)
 
 
-def _thinned(clients: np.ndarray) -> tuple[np.ndarray, str]:
+def _thinned(clients: np.ndarray, most: int = MOST_ROWS) -> tuple[np.ndarray, str]:
     """Return which rows to draw, evenly chosen so that a picture stays readable, and the words that say so."""
-    step = -(-len(clients) // MOST_ROWS)
+    step = -(-len(clients) // most)
     note = "" if step <= 1 else f" One client in {step} is drawn."
     return np.arange(0, len(clients), max(step, 1)), note
 

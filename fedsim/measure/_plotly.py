@@ -5,7 +5,7 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
-from fedsim.measure._chart import LIGHT, Bars, Chart, Heat, Lines
+from fedsim.measure._chart import LIGHT, Bars, Chart, Heat, Line, Lines, Spans
 
 _MARKERS_UP_TO = 60
 _TICK_EACH_UP_TO = 25
@@ -30,6 +30,8 @@ def figure(chart: Chart) -> dict[str, Any]:
         data, layout = _bars(chart)
     elif isinstance(chart, Heat):
         data, layout = _heat(chart)
+    elif isinstance(chart, Spans):
+        data, layout = _spans(chart)
     else:
         raise TypeError(f"{type(chart).__name__} has no painter; add one here and in the PNG's painter")
     x_axis, y_axis = layout.pop("xaxis", {}), layout.pop("yaxis", {})
@@ -44,6 +46,8 @@ def _lines(chart: Lines) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     data = []
     for line in chart.lines:
         color = _color(line.color)
+        if line.low:
+            data.append(_band(line))
         data.append(
             {
                 "type": "scatter",
@@ -62,7 +66,7 @@ def _lines(chart: Lines) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     shared = chart.x_label == "round"
     layout = {
         "hovermode": "x unified" if shared else "closest",
-        "showlegend": len(data) > 1,
+        "showlegend": len(chart.lines) > 1,
         "yaxis": {"rangemode": "tozero"} if chart.from_zero else {},
         "xaxis": _rounds_axis([x for line in chart.lines for x in line.x]) if shared else {"rangemode": "tozero"},
     }
@@ -70,6 +74,58 @@ def _lines(chart: Lines) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         unit = f"%{{y:.4~g}} %<br>%{{x:.4~g}} {_safe(chart.x_label.rsplit('(')[-1].rstrip(')'))}"
         for trace in data:
             trace["hovertemplate"] = unit
+    return data, layout
+
+
+def _band(line: Line) -> dict[str, Any]:
+    """Return the area between a curve's bounds: there along the upper, back along the lower."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": _rounded([*line.x, *line.x[::-1]]),
+        "y": _rounded([*line.high, *line.low[::-1]]),
+        "fill": "toself",
+        "fillcolor": _color(line.color),
+        "opacity": 0.18,
+        "line": {"width": 0, "color": _color(line.color)},
+        "legendgroup": _safe(line.group),
+        "showlegend": False,
+        "hoverinfo": "skip",
+    }
+
+
+def _spans(chart: Spans) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    layers = dict.fromkeys((span.layer, span.color) for span in chart.spans)
+    data = []
+    for layer, color in layers:
+        own = [span for span in chart.spans if span.layer == layer]
+        data.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": _safe(layer),
+                "y": [_safe(span.row) for span in own],
+                "base": _rounded([span.start for span in own]),
+                "x": _rounded([span.end - span.start for span in own]),
+                "marker": {"color": _color(color), "line": {"width": 0}},
+                "hovertemplate": f"{_safe(layer)}: %{{x:.4~g}}",
+            }
+        )
+    rows = {"type": "category", "categoryorder": "array", "categoryarray": [_safe(row) for row in chart.rows]}
+    layout: dict[str, Any] = {
+        "barmode": "overlay",
+        "bargap": 0.25,
+        "hovermode": "closest",
+        "showlegend": True,
+        "xaxis": {"rangemode": "tozero"},
+        "yaxis": rows | {"autorange": "reversed", "showgrid": False},
+    }
+    if chart.mark is not None:
+        line = {"color": _color(6), "width": 1.5, "dash": "dash"}
+        place = {"x0": chart.mark, "x1": chart.mark, "y0": 0, "y1": 1, "yref": "paper"}
+        layout["shapes"] = [{"type": "line", "line": line} | place]
+        note = {"x": chart.mark, "y": 1, "yref": "paper", "showarrow": False, "xanchor": "right", "yanchor": "bottom"}
+        layout["annotations"] = [note | {"text": _safe(chart.mark_label)}]
     return data, layout
 
 
@@ -102,7 +158,7 @@ def _heat(chart: Heat) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     trace = {
         "type": "heatmap",
         "x": [_safe(str(x)) for x in chart.x] if named else chart.x,
-        "y": chart.y,
+        "y": [_safe(str(y)) for y in chart.y] if _is_named(chart.y) else chart.y,
         "z": chart.z,
         "colorscale": "heat",
         "hoverongaps": False,
@@ -111,13 +167,24 @@ def _heat(chart: Heat) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         "colorbar": {"title": {"text": _safe(chart.z_label), "side": "top"}, "thickness": 12, "outlinewidth": 0},
         "hovertemplate": f"{x_name} %{{x}}, {y_name} %{{y}}: %{{z:.4~g}}<extra></extra>",
     }
-    rows: dict[str, Any] = {"dtick": 1} if len(chart.y) <= _TICK_EACH_UP_TO and _consecutive(chart.y) else {}
+    rows = _rows_axis(chart.y)
     axis: dict[str, Any] = {"type": "category"} if named else _rounds_axis([float(x) for x in chart.x])
     return [trace], {"xaxis": axis | {"showgrid": False}, "yaxis": rows | {"showgrid": False, "zeroline": False}}
 
 
 def _rounds_axis(x: list[float]) -> dict[str, Any]:
     return {"dtick": 1} if x and max(x) - min(x) <= 12 else {"nticks": 12}
+
+
+def _is_named(values: list[str] | list[int]) -> bool:
+    return bool(values) and isinstance(values[0], str)
+
+
+def _rows_axis(values: list[str] | list[int]) -> dict[str, Any]:
+    if _is_named(values):
+        return {"type": "category"}
+    numbers = [int(value) for value in values]
+    return {"dtick": 1} if len(numbers) <= _TICK_EACH_UP_TO and _consecutive(numbers) else {}
 
 
 def _consecutive(values: list[int]) -> bool:

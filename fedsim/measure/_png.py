@@ -10,7 +10,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedsim.measure._chart import HEAT_LIGHT, LIGHT, Bars, Chart, Heat, Lines
+from fedsim.measure._chart import HEAT_LIGHT, LIGHT, Bars, Chart, Heat, Lines, Spans
 from fedsim.measure._files import atomic
 
 _DASHES = {"solid": "-", "dash": "--", "dot": ":"}
@@ -37,12 +37,14 @@ def write_png(chart: Chart, path: Path) -> None:
         _bars(chart, axes)
     elif isinstance(chart, Heat):
         _heat(chart, axes, figure)
+    elif isinstance(chart, Spans):
+        _spans(chart, axes)
     else:
         raise TypeError(f"{type(chart).__name__} has no painter; add one here and in the browser's painter")
     axes.set_title(_safe(chart.title), loc="left", fontsize=12, fontweight="bold", color=_INK)
     axes.set_xlabel(_safe(chart.x_label), color=_INK)
     axes.set_ylabel(_safe(chart.y_label), color=_INK)
-    figure.subplots_adjust(left=0.1, right=0.84 if isinstance(chart, Bars) else 0.98, top=0.91, bottom=0.18)
+    figure.subplots_adjust(left=0.1, right=0.84 if isinstance(chart, Bars | Spans) else 0.98, top=0.91, bottom=0.18)
     figure.text(0.1, 0.015, _safe(textwrap.fill(chart.note, _NOTE_LETTERS)), fontsize=7.5, color="#5b6675")
     if any(label.get_rotation() for label in axes.get_xticklabels()):
         figure.subplots_adjust(bottom=0.3)
@@ -56,6 +58,8 @@ def _lines(chart: Lines, axes: Axes) -> None:
     for line in chart.lines:
         marker = "o" if len(line.x) <= 60 else ""
         color, style = LIGHT[line.color % len(LIGHT)], _DASHES[line.dash]
+        if line.low:
+            axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.18, linewidth=0)
         handles += axes.plot(line.x, line.y, color=color, linestyle=style, marker=marker, markersize=3, linewidth=1.8)
     axes.grid(color="#e5e7eb", linewidth=0.8)
     axes.set_axisbelow(True)
@@ -92,13 +96,43 @@ def _bars(chart: Bars, axes: Axes) -> None:
 def _heat(chart: Heat, axes: Axes, figure: Figure) -> None:
     cells = np.array([[np.nan if cell is None else cell for cell in row] for row in chart.z], float)
     columns = range(len(chart.x)) if _named(chart.x) else chart.x
-    extent = (*_edges([float(x) for x in columns]), *_edges([float(y) for y in chart.y]))
+    rows = range(len(chart.y)) if _named(chart.y) else chart.y
+    extent = (*_edges([float(x) for x in columns]), *_edges([float(y) for y in rows]))
     image = axes.imshow(cells, aspect="auto", origin="lower", interpolation="nearest", cmap=_HEAT, extent=extent)
     _name_columns(chart.x, axes)
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    if _named(chart.y):
+        axes.set_yticks(range(len(chart.y)), [_safe(str(y)) for y in chart.y], fontsize=8)
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     bar = figure.colorbar(image, ax=axes, pad=0.02)
     bar.set_label(_safe(chart.z_label))
     bar.outline.set_visible(False)
+
+
+def _spans(chart: Spans, axes: Axes) -> None:
+    places = {row: number for number, row in enumerate(chart.rows)}
+    handles: dict[str, Any] = {}
+    for span in chart.spans:
+        color = LIGHT[span.color % len(LIGHT)]
+        bar = axes.barh(places[span.row], span.end - span.start, left=span.start, color=color, height=0.75)
+        handles.setdefault(span.layer, bar)
+    axes.set_yticks(range(len(chart.rows)), [_safe(row) for row in chart.rows], fontsize=8 if len(places) <= 25 else 5)
+    axes.invert_yaxis()
+    axes.grid(axis="x", color="#e5e7eb", linewidth=0.8)
+    axes.set_axisbelow(True)
+    if chart.mark is not None:
+        axes.axvline(chart.mark, color=_INK, linestyle="--", linewidth=1)
+        axes.annotate(
+            _safe(chart.mark_label), (chart.mark, 1.0), xycoords=("data", "axes fraction"), fontsize=7.5, ha="right"
+        )
+    axes.legend(
+        list(handles.values()),
+        [_safe(name) for name in handles],
+        frameon=False,
+        fontsize=8,
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+    )
 
 
 def _edges(centres: list[float]) -> tuple[float, float]:

@@ -18,6 +18,7 @@ def charts(runs: Sequence[Run]) -> list[Chart]:
     tagged = [(run, f"_{number}" if len(runs) > 1 else "") for number, run in enumerate(runs, 1)]
     found: list[Chart | None] = [
         *_overlaid(runs),
+        *(_client_charts.timeline(run, tag) for run, tag in tagged),
         *(_client_charts.turn_times(run, tag) for run, tag in tagged),
         *(_client_charts.outcomes(run, tag) for run, tag in tagged),
         *_client_charts.partitions(runs),

@@ -316,13 +316,20 @@ def devices_table(devices: Sequence[Device]) -> list[dict[str, Any]]:
     ]
 
 
-def write_devices(devices: Sequence[Device], path: Path) -> None:
-    """Write a file of devices, CSV or Parquet by its suffix; :func:`read_devices` reads it back."""
+def write_devices(devices: Sequence[Device], path: Path, *, clients: bool = True) -> None:
+    """Write a file of devices, CSV or Parquet by its suffix; :func:`read_devices` reads it back.
+
+    Args:
+        devices: the rows.
+        path: the file.
+        clients: whether row i is client i's; without, a run deals the rows out.
+    """
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet
 
     table = pa.Table.from_pylist(devices_table(devices))
+    table = table if clients else table.drop_columns("client")
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".parquet":
         pyarrow.parquet.write_table(table, path)

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from fedsim.tasks.errors import BadOption
 
-__all__ = ["jensen_shannon", "label_emd"]
+__all__ = ["jensen_shannon", "label_emd", "similarity"]
 
 
 def label_emd(label_histogram: NDArray[np.int64]) -> float:
@@ -34,6 +34,22 @@ def jensen_shannon(label_histogram: NDArray[np.int64]) -> float:
     middle = (laws + common) / 2
     divergence = (_kl(laws, middle) + _kl(np.broadcast_to(common, laws.shape), middle)) / 2
     return float(weights @ np.sqrt(np.maximum(divergence, 0.0)))
+
+
+def similarity(label_histogram: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the cosine of each two clients' label counts, shape ``(clients, clients)``.
+
+    Args:
+        label_histogram: shape ``(clients, classes)``, counts; not modified.
+
+    Returns:
+        1 for equal shares of labels, 0 for no common label; NaN in rows and columns of clients without examples.
+    """
+    counts = np.asarray(label_histogram, np.float64)
+    norms = np.linalg.norm(counts, axis=1, keepdims=True)
+    unit = np.divide(counts, norms, out=np.full_like(counts, np.nan), where=norms > 0)
+    cosines: NDArray[np.float64] = unit @ unit.T
+    return cosines
 
 
 def _kl(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -51,7 +51,7 @@ def test_every_figure_of_a_run_is_drawn(make_run: Callable[..., Path], tmp_path:
     assert console == ""
     assert 'data-drawn="true"' in source
     marks = drawn(source)
-    assert len(marks) == 12 and all(marks.values()), marks
+    assert len(marks) == 13 and all(marks.values()), marks
     assert ("rgb(78, 163, 221)" in source) == (scheme == "dark"), "the palette follows the theme"
 
 
@@ -74,7 +74,7 @@ def test_every_figure_of_a_comparison_is_drawn(make_run: Callable[..., Path], tm
     source, console = dom(write_report(runs, options=NO_PNG), tmp_path / "profile")
     assert console == ""
     marks = drawn(source)
-    assert len(marks) == 15 and all(marks.values()), marks
+    assert len(marks) == 17 and all(marks.values()), marks
 
 
 def test_the_check_sees_errors_and_empty_figures(make_run: Callable[..., Path], tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from fedsim.measure.runs import load_run
 MakeRun = Callable[..., Path]
 NO_PNG = Options(png=False)
 ONE_RUN = {"accuracy", "loss", "accuracy_bytes", "accuracy_virtual_time", "accuracy_measured_time", "bytes"}
-ONE_RUN |= {"bytes_total", "phases", "turns", "turns_by_client", "outcomes", "partition"}
+ONE_RUN |= {"bytes_total", "phases", "turns", "timeline", "turns_by_client", "outcomes", "partition"}
 NASTY = '</script><script>alert("x")</script><img src=x onerror=alert(1)> $x^2$ & {{ 7 * 7 }}'
 
 
@@ -165,7 +165,12 @@ def test_many_clients_are_thinned_and_said_so(make_run: MakeRun) -> None:
 
 def test_many_runs_get_only_the_figures_that_lay_them_over_each_other(make_run: MakeRun) -> None:
     page = page_of(write_report([make_run(f"run{k}", rounds=1, clients=2) for k in range(7)], options=NO_PNG))
-    assert set(json.loads(page.scripts["figures"])) == ONE_RUN - {"turns_by_client", "outcomes", "partition"}
+    assert set(json.loads(page.scripts["figures"])) == ONE_RUN - {
+        "timeline",
+        "turns_by_client",
+        "outcomes",
+        "partition",
+    }
     assert "each run's own report has them" in page.text
 
 
