@@ -45,6 +45,7 @@ from fedsim._config.sections import (
 )
 from fedsim._config.strategies import (
     STRATEGIES,
+    DictPflConfig,
     FedAdamConfig,
     FedAvgConfig,
     FedAvgMConfig,
@@ -187,6 +188,7 @@ __all__ = [
     "ConfigError",
     "DataConfig",
     "DevicesConfig",
+    "DictPflConfig",
     "EngineConfig",
     "FedAdamConfig",
     "FedAvgConfig",

@@ -8,14 +8,17 @@ from fedsim.config import FedLuarConfig, RunConfig
 from fedsim.tasks.training import TrainConfig, learning_rate
 from strategies.base import FederatedStrategy
 from strategies.client import ClientHalf
+from strategies.dictpfl import DictClient, DictPFL
 from strategies.fedavg import FedAdam, FedAvg, FedAvgM, FedProx
 from strategies.fedluar import FedLUAR, LuarClient
 
 #: Name -> server half; its constructor takes the options of the strategy's settings by name.
-SERVER_HALVES: dict[str, type[FederatedStrategy]] = {s.name: s for s in (FedAvg, FedProx, FedAvgM, FedAdam, FedLUAR)}
+SERVER_HALVES: dict[str, type[FederatedStrategy]] = {
+    s.name: s for s in (FedAvg, FedProx, FedAvgM, FedAdam, FedLUAR, DictPFL)
+}
 
 #: Name -> client half, where it is not the one that trains the whole model.
-CLIENT_HALVES: dict[str, type[ClientHalf]] = {LuarClient.name: LuarClient}
+CLIENT_HALVES: dict[str, type[ClientHalf]] = {half.name: half for half in (LuarClient, DictClient)}
 
 
 def server_half(config: RunConfig, **common: Any) -> FederatedStrategy:
@@ -28,7 +31,7 @@ def server_half(config: RunConfig, **common: Any) -> FederatedStrategy:
     options = config.strategy.model_dump(exclude={"name"})
     if isinstance(config.strategy, FedLuarConfig):
         options["learning_rate"] = _rate(config)
-    return SERVER_HALVES[config.strategy.name](**options, **common)
+    return SERVER_HALVES[config.strategy.name].of(options, **common)
 
 
 def client_half(config: RunConfig) -> ClientHalf:

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,14 +22,15 @@ from fedsim.protections import protection_of
 from fedsim.registry import client_half, server_half
 from fedsim.tasks.cohort import obstacle
 from fedsim.tasks.data import Dataset, load_dataset
+from fedsim.tasks.errors import BadOption
 from fedsim.tasks.models import build_model
 from fedsim.tasks.partition import Partition, partition, scheme_options
 from fedsim.tasks.training import as_inputs, flops_per_example
 from strategies.client import ClientHalf
 from strategies.plan import BufferRule
 from strategies.protection import Protection
-from strategies.records import NamedArrays
-from strategies.state import buffer_names, read_tensors
+from strategies.records import NamedArrays, model_from_bytes
+from strategies.state import buffer_names, load_state_arrays, read_tensors
 
 Scalar = bool | int | float | str
 #: Clients whose tensors are kept between rounds, by bytes of input.
@@ -80,6 +82,8 @@ class Site:
             seed=self.config.seed,
             **self.config.model.options,
         )
+        if self.config.model.weights is not None:
+            start_from(model, Path(self.config.model.weights))
         self.half.shape(model)
         self.__dict__["initial"] = read_state(model)
         return model
@@ -172,6 +176,25 @@ class Site:
 def read_state(model: nn.Module) -> NamedArrays:
     """Return a model's state, with the dtypes that numpy cannot say."""
     return NamedArrays(*read_tensors(model))
+
+
+def start_from(model: nn.Module, path: Path) -> None:
+    """Load start weights into a model: arrays of the same name and shape, the others stay (a head for other labels).
+
+    Raises:
+        BadOption: the file cannot be read, or nothing in it fits.
+    """
+    try:
+        found = model_from_bytes(path.read_bytes()).arrays
+    except (OSError, ValueError) as error:
+        raise BadOption(
+            f"model.weights = {path}: cannot be read ({error}); give a model.safetensors of a run"
+        ) from error
+    state = read_state(model).arrays
+    fitting = {n: a for n, a in found.items() if n in state and a.shape == state[n].shape}
+    if not fitting:
+        raise BadOption(f"model.weights = {path}: none of its {len(found)} arrays fits this model; give the same model")
+    load_state_arrays(model, state | fitting)
 
 
 def secure_plan(site: Site) -> Plan:

@@ -7,9 +7,9 @@ memory is O(model) however many clients take part. Subclasses say which arrays t
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -137,6 +137,11 @@ class FederatedStrategy(Strategy):
                 f"weighting '{weighting}' with protection '{self.protection.name}': its guarantee is stated per "
                 "client, so every client counts the same; set weighting to uniform"
             )
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], **common: Any) -> "FederatedStrategy":
+        """Return the half for a strategy's settings; `common` are the arguments that all strategies share."""
+        return cls(**options, **common)
 
     @property
     def sent(self) -> Payload:

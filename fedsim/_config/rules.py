@@ -84,6 +84,21 @@ RULES: tuple[Rule, ...] = (
         "use protection.name = plain, or a strategy of ours",
     ),
     Rule(
+        ("strategy.name", "protection.name"),
+        lambda c: (
+            c.strategy.clients_hold_model and c.protection.opened_by != "clients" and c.protection.name != "plain"
+        ),
+        "needs clients that open the sum, which {protection.name} opens to the server",
+        "use bfv, ckks or openfhe-bgv, or plain to compare",
+    ),
+    Rule(
+        ("strategy.name", "protection.name"),
+        lambda c: c.strategy.clients_hold_model and not c.protection.repeatable,
+        "needs clients that get the same bits from one sum, and each decryption of {protection.name} has noise of its "
+        "own",
+        "use bfv, ckks or openfhe-bgv, or plain to compare",
+    ),
+    Rule(
         ("strategy.options", "strategy.name"),
         _bad_options,
         "has an option that {strategy.class_name} does not take",

@@ -35,6 +35,11 @@ class ModelConfig(Section):
 
     name: Name = Field(default="cnn", description="model; `fedsim list models` shows all")
     options: Options = Field(default={}, description="settings of this model, such as widths")
+    weights: str | None = Field(
+        default=None,
+        min_length=1,
+        description="safetensors file to start from, such as a run's model; arrays of other shapes start afresh",
+    )
 
 
 class DataConfig(Section):

@@ -4,7 +4,17 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from fedsim._config.base import BelowOne, Count, CountOrZero, NotNegative, Options, Positive, Section
+from fedsim._config.base import (
+    BelowOne,
+    Count,
+    CountOrZero,
+    FractionOrZero,
+    NotNegative,
+    Options,
+    Positive,
+    Section,
+    Texts,
+)
 
 #: Flower's own strategies that average arrays -> the options of their own. What we set ourselves (fractions, minimum
 #: numbers, record keys, metric functions) is not among them; tree boosting and the wrappers that need a second
@@ -117,6 +127,42 @@ class FedLuarConfig(Strategy):
     )
 
 
+class DictPflConfig(Strategy):
+    """Small trained tables over frozen dictionaries, pruned by history (Xue et al. 2025; clients hold the model)."""
+
+    clients_hold_model = True
+
+    name: Literal["dictpfl"] = Field(default="dictpfl", description="strategy")
+    rank: Count = Field(default=4, description="columns of each layer's dictionary")
+    ranks: Texts = Field(default=(), description="ranks of single layers, each as LAYER=RANK; 0 freezes a layer")
+    dict_scale: Literal["us", "u"] = Field(
+        default="us", description="dictionary: left singular vectors times singular values (the paper), or alone"
+    )
+    orient: Literal["literal", "auto"] = Field(
+        default="literal", description="auto: a table has as many columns as its layer's shorter side"
+    )
+    train_head: bool = Field(default=True, description="the last linear layer trains as it is")
+    train_bias: bool = Field(default=False, description="biases and norms train too")
+    convolutions: bool = Field(default=False, description="convolutions are decomposed, not frozen")
+    prune_share: BelowOne = Field(default=0.7, description="s: share of the coordinates that may be at rest; 0: all go")
+    patience: Count = Field(
+        default=3, lt=2**16, description="tau: rounds in a row at rest before a coordinate is left out"
+    )
+    beta: Annotated[float, Field(gt=0, lt=1)] = Field(
+        default=0.2, description="a reactivation's probability falls by this factor if in vain, else rises"
+    )
+    p_init: FractionOrZero | None = Field(default=None, description="first probability; not set: beta")
+    population: Literal["all", "transmitted"] = Field(
+        default="all", description="what prune_share is a share of: all coordinates, or those that were sent (harsher)"
+    )
+    hrc_update: Literal["reactivated", "every_round"] = Field(
+        default="reactivated", description="when a probability moves"
+    )
+    noise_floor: NotNegative = Field(default=1e-7, description="mean updates up to this are at rest in any case")
+    reactivation: bool = Field(default=True, description="left-out coordinates are tried again at random")
+    residual: bool = Field(default=True, description="a client keeps what it could not send")
+
+
 class FlwrStrategyConfig(Strategy):
     """A strategy that comes with Flower, by the name of its class."""
 
@@ -146,6 +192,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "fedavgm": FedAvgMConfig,
     "fedadam": FedAdamConfig,
     "fedluar": FedLuarConfig,
+    "dictpfl": DictPflConfig,
     "flwr": FlwrStrategyConfig,
 }
 
@@ -162,6 +209,7 @@ StrategyConfig = Annotated[
     | Annotated[FedAvgMConfig, Tag("fedavgm")]
     | Annotated[FedAdamConfig, Tag("fedadam")]
     | Annotated[FedLuarConfig, Tag("fedluar")]
+    | Annotated[DictPflConfig, Tag("dictpfl")]
     | Annotated[FlwrStrategyConfig, Tag("flwr")],
     Discriminator(strategy_tag),
 ]

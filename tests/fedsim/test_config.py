@@ -166,6 +166,8 @@ BREAKERS = [
     ["federation.min_replies=21"],
     ["strategy.name=fedadam", "protection.name=openfhe-bgv"],
     ["strategy.name=flwr:Krum", "protection.name=preamble"],
+    ["strategy.name=dictpfl", "protection.name=openfhe-threshold"],
+    ["strategy.name=dictpfl", "protection.name=openfhe-ckks"],
     ["strategy.name=flwr:FedAdam", "strategy.options.beta1=0.5"],
     ["strategy.name=fedluar", "strategy.downlink=delta", "strategy.optimizer=adam"],
     ["protection.name=ckks", "federation.server_evaluation=true"],
