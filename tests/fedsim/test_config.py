@@ -244,7 +244,9 @@ def test_preamble_counts_clients_equally() -> None:
 def test_readme_shows_which_strategy_runs_under_which_protection() -> None:
     text = Path(__file__).parents[2].joinpath("README.md").read_text(encoding="utf-8")
     table = [
-        line.strip("|").split("|") for line in text.splitlines() if line.startswith("| | plain") or line.split(" | ")[1:2] in (["yes"], ["no"])
+        line.strip("|").split("|")
+        for line in text.splitlines()
+        if line.startswith("| | plain") or line.split(" | ")[1:2] in (["yes"], ["no"])
     ]
     (_, *protections), *rows = [[cell.strip() for cell in line] for line in table]
     assert protections == list(PROTECTIONS)
