@@ -1,0 +1,1 @@
+"""PREAMBLE's experiments."""

@@ -1,0 +1,62 @@
+"""The comparison of blocks with the dense Gaussian mechanism: it runs, resumes, and counts what it says."""
+
+from dataclasses import replace
+from math import isnan, sqrt
+from pathlib import Path
+
+import pytest
+
+from experiments.preamble.utility import Row, interval, main, read, summary, write
+
+TINY = """
+[task]
+name = "digits"
+[model]
+name = "logistic"
+[data]
+scheme = "iid"
+[training]
+max_steps = 1
+[federation]
+num_clients = 4
+rounds = 1
+[protection]
+name = "preamble"
+epsilon = 8.0
+word_bits = 32
+[engine]
+name = "inline"
+[output]
+report = false
+"""
+
+ROW = Row("dense", 1, 0.5, 1.5, 8.0, 1e-6, 1.0, 1.0, 8000, 7000, "100 x 1 of 1")
+
+
+def test_runs_every_arm_once_and_adds_to_the_table(tmp_path: Path) -> None:
+    config, out, said = tmp_path / "tiny.toml", tmp_path / "out.csv", list[str]()
+    config.write_text(TINY)
+    common = [str(config), "--seeds", "1", "--work", str(tmp_path / "runs"), "--out", str(out), "--saving", "1.5"]
+    main([*common, "--arms", "dense"], said.append)
+    first = read(out)
+    main(common, said.append)
+    rows = {row.arm: row for row in read(out)}
+    assert list(rows) == ["dense", "blocks", "clear"] and rows["dense"] == first[0]
+    assert rows["dense"].epsilon_run == pytest.approx(rows["blocks"].epsilon_run, rel=1e-2)
+    assert rows["dense"].report_bytes > 4 * 650 and rows["blocks"].report_bytes <= 4 * 650 / 1.5
+    assert (rows["clear"].delta, rows["clear"].blocks) == (0.0, "")
+    assert not any((tmp_path / "runs").iterdir())
+    assert said[-1].startswith("blocks - dense:")
+
+
+def test_the_summary_pairs_seeds_and_gives_students_interval(tmp_path: Path) -> None:
+    blocks = replace(ROW, arm="blocks", report_bytes=1000)
+    rows = [replace(ROW, seed=s, accuracy=a) for s, a in ((1, 0.5), (2, 0.6), (3, 0.7))]
+    rows += [replace(blocks, seed=s, accuracy=a) for s, a in ((1, 0.49), (2, 0.58), (3, 0.70))]
+    write(tmp_path / "t.csv", reversed(rows))
+    assert read(tmp_path / "t.csv") == rows
+    assert interval([1.0, 2.0, 3.0]) == (2.0, pytest.approx(4.302653 / sqrt(3)))
+    assert isnan(interval([1.0])[1])
+    lines = summary(rows)
+    assert lines[-1].startswith("blocks - dense: -1.00 +- 2.48 points, paired, at 8.00 times fewer bytes")
+    assert "60.00 +-" in lines[0] and "epsilon 1.500 a round, 8.000 in all" in lines[0]
