@@ -11,6 +11,7 @@ from strategies.client import ClientHalf
 from strategies.dictpfl import DictClient, DictPFL
 from strategies.fedavg import FedAdam, FedAvg, FedAvgM, FedProx
 from strategies.fedluar import FedLUAR, LuarClient
+from strategies.fedluar_sealed import SealedFedLUAR, SealedLuarClient
 
 #: Name -> server half; its constructor takes the options of the strategy's settings by name.
 SERVER_HALVES: dict[str, type[FederatedStrategy]] = {
@@ -28,15 +29,27 @@ def server_half(config: RunConfig, **common: Any) -> FederatedStrategy:
         config: the settings.
         common: arguments of :class:`~strategies.base.FederatedStrategy`.
     """
-    options = config.strategy.model_dump(exclude={"name"})
-    if isinstance(config.strategy, FedLuarConfig):
-        options["learning_rate"] = _rate(config)
-    return SERVER_HALVES[config.strategy.name].of(options, **common)
+    half = SealedFedLUAR if _sealed_luar(config) else SERVER_HALVES[config.strategy.name]
+    return half.of(_options(config), **common)
 
 
 def client_half(config: RunConfig) -> ClientHalf:
     """Return the client half that the settings name."""
-    return CLIENT_HALVES.get(config.strategy.name, ClientHalf).of(config.strategy.model_dump(exclude={"name"}))
+    if _sealed_luar(config):
+        return SealedLuarClient.of(_options(config) | {"seed": config.seed})
+    return CLIENT_HALVES.get(config.strategy.name, ClientHalf).of(_options(config))
+
+
+def _sealed_luar(config: RunConfig) -> bool:
+    """Tell whether the clients run FedLUAR's step, because nobody else can open the sum."""
+    return isinstance(config.strategy, FedLuarConfig) and config.protection.opened_by == "clients"
+
+
+def _options(config: RunConfig) -> dict[str, Any]:
+    options = config.strategy.model_dump(exclude={"name"})
+    if isinstance(config.strategy, FedLuarConfig):
+        options["learning_rate"] = _rate(config)
+    return options
 
 
 def train_config(config: RunConfig, rounds: int, proximal_mu: float = 0.0) -> TrainConfig:

@@ -226,7 +226,39 @@ class LuarState:
             self.optimizer.load_state_dict(moments)
 
 
-def optimiser(
+def luar_state(
+    *,
+    delta: int = 2,
+    sampler: Sampler = "score",
+    drop: bool = False,
+    group: Group = "tensor",
+    max_staleness: int | None = None,
+    refresh_on_lr_change: bool = True,
+    learning_rate: Callable[[int], float] | None = None,
+    layer_seed: int | None = None,
+    optimizer: Optimiser = "average",
+    server_lr: float = 1.0,
+    server_momentum: float = 0.9,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    tau: float = 1e-3,
+    recycle: Literal["gradient", "step"] = "gradient",
+) -> LuarState:
+    """Return the method's state for options as :class:`~strategies.fedluar.FedLUAR` takes them."""
+    return LuarState(
+        delta=delta,
+        sampler=sampler,
+        drop=drop,
+        group=group,
+        max_staleness=max_staleness,
+        learning_rate=learning_rate if refresh_on_lr_change else None,
+        layer_seed=layer_seed or 0,
+        optimizer=_optimiser(optimizer, server_lr, server_momentum, beta1, beta2, tau),
+        recycle=recycle,
+    )
+
+
+def _optimiser(
     kind: Optimiser, lr: float, momentum: float, beta1: float, beta2: float, tau: float
 ) -> ServerOptimiser | None:
     """Return what makes steps from pseudo-gradients; ``None`` for FedAvg's own arithmetic."""

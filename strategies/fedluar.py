@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from crypto import Layout
 from strategies._luar_downlink import Downlink, LuarClient
 from strategies._luar_layers import Group, Sampler
-from strategies._luar_state import LuarState, Optimiser, optimiser
+from strategies._luar_state import Optimiser, luar_state
 from strategies.base import FederatedStrategy
 from strategies.errors import Incompatible
 from strategies.fedavg import Floats
@@ -91,15 +91,21 @@ class FedLUAR(FederatedStrategy):
             raise ValueError(f"mu {mu} must be at least 0")
         super().__init__(weighting=weighting, **common)
         self.mu = mu
-        self.luar = LuarState(
+        self.luar = luar_state(
             delta=delta,
             sampler=sampler,
             drop=drop,
             group=group,
             max_staleness=max_staleness,
-            learning_rate=learning_rate if refresh_on_lr_change else None,
+            refresh_on_lr_change=refresh_on_lr_change,
+            learning_rate=learning_rate,
             layer_seed=self.seed if layer_seed is None else layer_seed,
-            optimizer=optimiser(optimizer, server_lr, server_momentum, beta1, beta2, tau),
+            optimizer=optimizer,
+            server_lr=server_lr,
+            server_momentum=server_momentum,
+            beta1=beta1,
+            beta2=beta2,
+            tau=tau,
             recycle=recycle,
         )
         if downlink == "delta" and not self.luar.recycles_steps:

@@ -105,6 +105,17 @@ RULES: tuple[Rule, ...] = (
         "its options are: {strategy.option_names}",
     ),
     Rule(
+        ("strategy.name", "protection.name"),
+        lambda c: (
+            isinstance(c.strategy, FedLuarConfig)
+            and c.protection.opened_by == "clients"
+            and not c.protection.repeatable
+        ),
+        "needs clients that open a sum to the same bits, or they would choose other layers; each decryption of "
+        "{protection.name} has noise of its own",
+        "use bfv, ckks or openfhe-bgv, or a protection that opens to the server (plain, openfhe-threshold, preamble)",
+    ),
+    Rule(
         ("strategy.downlink", "strategy.optimizer", "strategy.recycle"),
         lambda c: (
             isinstance(c.strategy, FedLuarConfig)

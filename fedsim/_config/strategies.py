@@ -88,8 +88,6 @@ class FedAdamConfig(Strategy):
 class FedLuarConfig(Strategy):
     """Recycled updates for layers that change little, which are not sent (Kim et al. 2025; weighting = "uniform")."""
 
-    needs_opened_sum = True
-
     name: Literal["fedluar"] = Field(default="fedluar", description="strategy")
     delta: CountOrZero = Field(
         default=2, description="layers that are recycled in a round, fewer than the model has; 0 is FedAvg"

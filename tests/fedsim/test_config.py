@@ -169,6 +169,7 @@ BREAKERS = [
     ["strategy.name=dictpfl", "protection.name=openfhe-threshold"],
     ["strategy.name=dictpfl", "protection.name=openfhe-ckks"],
     ["strategy.name=flwr:FedAdam", "strategy.options.beta1=0.5"],
+    ["strategy.name=fedluar", "protection.name=openfhe-ckks"],
     ["strategy.name=fedluar", "strategy.downlink=delta", "strategy.optimizer=adam"],
     ["protection.name=ckks", "federation.server_evaluation=true"],
     ["protection.name=preamble", "federation.weighting=examples"],

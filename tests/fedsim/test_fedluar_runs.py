@@ -111,3 +111,14 @@ def test_a_committee_opens_sums_of_what_travelled(tmp_path):
     table = Ledger.read(under.folder).table().to_pylist()
     sent = {r["round"]: r["logical_bytes"] for r in table if r["phase"] == "upload" and r["logical_bytes"]}
     assert sent[3] < sent[1]
+
+
+def test_clients_choose_the_layers_where_only_they_open_sums(tmp_path):
+    """BFV: recycled layers cost no ciphertexts either way, and the clients' model learns."""
+    more = ["federation.num_clients=3", "model.options.hidden=[128, 128, 64]", "protection.name=bfv"]
+    avg = simulate(settings(tmp_path, *more, "strategy.name=fedavg", "output.name=avg"))
+    luar = simulate(settings(tmp_path, *more, *LUAR, "output.name=luar"))
+    assert luar.state is not None and luar.metrics["client_accuracy"] > 0.25
+    one, two = Ledger.read(avg.folder), Ledger.read(luar.folder)
+    assert two.upload_bytes() < 0.9 * one.upload_bytes()
+    assert two.download_bytes() < 0.9 * one.download_bytes()
