@@ -6,4 +6,5 @@ NB_MODULE(_native, m) {
   fedsim::bind_dpf(m);
   fedsim::bind_noise(m);
   fedsim::bind_prg(m);
+  fedsim::bind_rlwe(m);
 }

@@ -8,5 +8,6 @@ namespace fedsim {
 void bind_dpf(nanobind::module_& m);
 void bind_noise(nanobind::module_& m);
 void bind_prg(nanobind::module_& m);
+void bind_rlwe(nanobind::module_& m);
 
 }  // namespace fedsim
