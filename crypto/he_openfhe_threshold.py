@@ -26,7 +26,6 @@ setting of Li and Micciancio's key recovery; heuristic flooding and rounding are
 :mod:`crypto.he_openfhe_recovery`.
 """
 
-import hashlib
 import struct
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,31 +34,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crypto import wire
+from crypto._committee import CommitteeSum
 from crypto._openfhe import bridge
 from crypto._openfhe.params import Flooding, Ring
 from crypto._openfhe.residues import Residues
-from crypto._sealed import check_count, check_length
-from crypto.base import Opener, Plan, Tag
-from crypto.errors import CryptoError, InputError, IntegrityError, KeyMismatch, ReplayError, WireError
+from crypto.base import Plan, Tag
+from crypto.errors import InputError, WireError
 from crypto.he_openfhe import MEMORY_LIMIT_BYTES, OpenFheBgv, OpenFheCkks, OpenFheSum, ckks_ring
 from crypto.keys import CLIENTS, SERVER, KeyBundle, committee, key_id
 
 MIN_PARTIES, MAX_PARTIES = 2, 10
-#: Member, number of members, reserved, digest of the total that was partially decrypted.
-_PARTIAL = struct.Struct("<BBH16s")
 #: Position in the chain, number of members.
 _SETUP = struct.Struct("<BB")
 _SETUP_TAG = Tag(round=0, layout_hash=bytes(16), length=1)
 
 
-class MissingPartials(CryptoError, ValueError):
-    """A sum cannot be opened yet: members of the committee have not answered. What has arrived is kept."""
-
-
-class ThresholdSum(OpenFheSum):
+class ThresholdSum(CommitteeSum, OpenFheSum):
     """What the threshold sums share: a committee instead of a key holder."""
-
-    opened_by = "committee"
 
     def __init__(
         self,
@@ -74,11 +65,6 @@ class ThresholdSum(OpenFheSum):
             raise InputError(f"committee of {parties}: must have {MIN_PARTIES} to {MAX_PARTIES} members")
         self.parties = parties
         super().__init__(plan, ring, python=python, timeout_s=timeout_s)
-
-    @property
-    def partial_bytes(self) -> int:
-        """Bytes of one member's framed partial decryption of the plan's longest vector."""
-        return wire.HEADER_BYTES + _PARTIAL.size + self.body_bytes(self.plan.length, 1)
 
     def make_keys(self, memory_limit_bytes: int = MEMORY_LIMIT_BYTES) -> tuple[KeyBundle, ...]:
         """Play all members' set-up in one place, for simulations.
@@ -97,35 +83,31 @@ class ThresholdSum(OpenFheSum):
             *(setup_finish(self, message, share) for share in shares),
         )
 
-    def opener(self, bundle: KeyBundle) -> Opener:
-        """Refuse: nobody opens alone."""
-        raise KeyMismatch(
-            f"'{self.scheme}' is opened by a committee of {self.parties}: no bundle opens alone; take "
-            "partial_opener(bundle) at each member and fuser(tag) where the partial decryptions meet"
-        )
+    def body_bytes(self, length: int, polynomials: int = 2) -> int:
+        """See :meth:`crypto._committee.CommitteeSum.body_bytes`."""
+        return OpenFheSum.body_bytes(self, length, polynomials)
 
-    def partial_opener(self, bundle: KeyBundle) -> "PartialOpener":
-        """Return a member's role.
+    def member_secret(self, bundle: KeyBundle) -> Residues:
+        """See :meth:`crypto._committee.CommitteeSum.member_secret`."""
+        return self.unpack_key(bundle.secret, 1)
 
-        Raises:
-            KeyMismatch: the bundle is of another scheme, key or parameters, or not a member's.
-        """
-        member = self.member_of(bundle)
-        return PartialOpener(self.with_key(bundle.key_id), member, self.unpack_key(bundle.secret, 1))
+    def partial_body(self, total: memoryview, secret: Residues, member: int) -> bytearray:
+        """See :meth:`crypto._committee.CommitteeSum.partial_body`."""
+        parts = bytearray()
+        for batch in self.batches(self.unpack(total, 2)):
+            parts += self.pack(self.call("partial", secret, batch, lead=member == 0)[0])
+        return parts
 
-    def member_of(self, bundle: KeyBundle) -> int:
-        """Return a member's number, or raise :class:`~crypto.errors.KeyMismatch` for any other bundle."""
-        bundle.require(self.scheme, self.key_params_hash, self.key_id)
-        for member in range(self.parties):
-            if bundle.role == committee(member) and bundle.secret:
-                return member
-        raise KeyMismatch(
-            f"the '{bundle.role}' bundle is none of this committee's {self.parties} members: load committee-<member>"
-        )
+    def read_partial(self, body: memoryview) -> Residues:
+        """See :meth:`crypto._committee.CommitteeSum.read_partial`."""
+        return self.unpack(body, 1)
 
-    def fuser(self, tag: Tag, total: bytes | None = None) -> "Fuser":
-        """Return the role that collects a round's partial decryptions and opens the sum; it holds no secret."""
-        return Fuser(self, tag, total)
+    def fuse_partials(self, partials: list[Residues], length: int, count: int) -> NDArray[np.float64]:
+        """See :meth:`crypto._committee.CommitteeSum.fuse_partials`."""
+        opened = []
+        for batches in zip(*(self.batches(partial) for partial in partials), strict=True):
+            opened.append(self.call("fuse", *batches)[0])
+        return self.values(opened, length, count)
 
 
 class ThresholdBgv(ThresholdSum, OpenFheBgv):
@@ -260,132 +242,3 @@ def _read_setup(sum_: ThresholdSum, message: bytes) -> tuple[int, Residues]:
 
 def _setup_header(sum_: ThresholdSum) -> wire.Header:
     return wire.Header(scheme=sum_.scheme, params_hash=sum_.key_params_hash, key_id=wire.NO_KEY, tag=_SETUP_TAG)
-
-
-class PartialOpener:
-    """A member's role: its share turns a total into a partial decryption, once a round."""
-
-    def __init__(self, sum_: ThresholdSum, member: int, secret: Residues) -> None:
-        self._sum, self.member, self._secret = sum_, member, secret
-        self._answered: tuple[int, bytes, bytes] | None = None
-
-    def __repr__(self) -> str:
-        return f"PartialOpener({self._sum.scheme}, member {self.member}, share [redacted])"
-
-    def partial(self, total: bytes, tag: Tag) -> bytes:
-        """Partially decrypt a round's total.
-
-        Args:
-            total: the adder's framed total.
-            tag: the round's.
-
-        Returns:
-            A framed partial decryption; the same bytes when the same total is asked for again.
-
-        Raises:
-            WireError: (or a subclass) not a total of this scheme, key, round or layout.
-            ReplayError: a total other than the first of this round, or a round before the last answered: two totals of
-                one round would tell their difference.
-        """
-        check_length(tag, self._sum.plan)
-        frame = wire.decode(total, self._sum.header(tag), wire.TOTAL, self._sum.body_bytes(tag.length))
-        digest = _digest(total)
-        if self._answered is not None and tag.round <= self._answered[0]:
-            if (tag.round, digest) == self._answered[:2]:
-                return self._answered[2]
-            raise ReplayError(
-                f"total of round {tag.round}: member {self.member} has answered another one up to round "
-                f"{self._answered[0]}; each round is opened once"
-            )
-        parts = bytearray(_PARTIAL.pack(self.member, self._sum.parties, 0, digest))
-        for batch in self._sum.batches(self._sum.unpack(frame.body, 2)):
-            parts += self._sum.pack(self._sum.call("partial", self._secret, batch, lead=self.member == 0)[0])
-        answer = wire.encode(self._sum.header(tag), wire.PARTIAL, frame.count, parts)
-        self._answered = (tag.round, digest, answer)
-        return answer
-
-
-class Fuser:
-    """Collects a round's partial decryptions and opens the sum; holds no secret.
-
-    Args:
-        sum_: the description, bound to the key.
-        tag: the round's.
-        total: the framed total; given it, a partial decryption of anything else is refused, else the first one decides.
-    """
-
-    def __init__(self, sum_: ThresholdSum, tag: Tag, total: bytes | None = None) -> None:
-        check_length(tag, sum_.plan)
-        self._sum, self._tag, self._header = sum_, tag, sum_.header(tag)
-        self._digest = None if total is None else _digest(total)
-        self._count: int | None = None
-        self._partials: dict[int, Residues] = {}
-
-    @property
-    def missing(self) -> tuple[int, ...]:
-        """Members whose partial decryption has not arrived."""
-        return tuple(m for m in range(self._sum.parties) if m not in self._partials)
-
-    def add(self, partial: bytes) -> int:
-        """Take one member's partial decryption.
-
-        Returns:
-            The member's number.
-
-        Raises:
-            WireError: (or a subclass) not a partial decryption of this round; nothing changes.
-            IntegrityError: of another total.
-            ReplayError: the member's has arrived already.
-        """
-        size = _PARTIAL.size + self._sum.body_bytes(self._tag.length, 1)
-        frame = wire.decode(partial, self._header, wire.PARTIAL, size)
-        member, parties, reserved, digest = _PARTIAL.unpack(frame.body[: _PARTIAL.size])
-        if parties != self._sum.parties or member >= parties or reserved:
-            raise WireError(
-                f"partial decryption of member {member} of {parties}: this committee has {self._sum.parties}"
-            )
-        if member in self._partials:
-            raise ReplayError(
-                f"partial decryption of member {member}: it has arrived already; each member answers once"
-            )
-        if self._digest is not None and digest != self._digest:
-            raise IntegrityError(
-                f"partial decryption by member {member} of total {digest.hex()[:8]}: the others opened "
-                f"{self._digest.hex()[:8]}; send all members the same total"
-            )
-        check_count(frame.count, self._sum.plan)
-        if self._count is not None and frame.count != self._count:
-            raise IntegrityError(
-                f"partial decryption by member {member} of {frame.count} vectors: others say {self._count}"
-            )
-        self._partials[member] = self._sum.unpack(frame.body[_PARTIAL.size :], 1)
-        self._digest, self._count = digest, frame.count
-        return int(member)
-
-    def open(self) -> NDArray[np.float64]:
-        """Return the sum, shape ``(tag.length,)``.
-
-        Raises:
-            MissingPartials: a member has not answered; names them. What has arrived is kept.
-        """
-        if self.missing or self._count is None:
-            raise MissingPartials(
-                f"partial decryptions of members {list(self.missing)} are missing: all {self._sum.parties} are "
-                "needed; ask them again, those that arrived are kept"
-            )
-        opened = []
-        for batches in zip(*(self._sum.batches(self._partials[m]) for m in range(self._sum.parties)), strict=True):
-            opened.append(self._sum.call("fuse", *batches)[0])
-        return self._sum.values(opened, self._tag.length, self._count)
-
-
-def fuse(sum_: ThresholdSum, partials: list[bytes], tag: Tag, total: bytes | None = None) -> NDArray[np.float64]:
-    """Open a round's sum from all members' partial decryptions, in any order; see :class:`Fuser`."""
-    fuser = sum_.fuser(tag, total)
-    for partial in partials:
-        fuser.add(partial)
-    return fuser.open()
-
-
-def _digest(total: bytes) -> bytes:
-    return hashlib.sha256(b"fedsim-partial-v1" + total).digest()[:16]

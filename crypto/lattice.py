@@ -172,3 +172,18 @@ def batching_prime(ring: int, least: int) -> int:
     while not is_prime(candidate):
         candidate += step
     return candidate
+
+
+def batching_prime_below(ring: int, limit: int) -> int:
+    """Return the largest prime p = 1 mod 2N below `limit`.
+
+    Raises:
+        BudgetExceeded: there is none.
+    """
+    step = 2 * ring
+    candidate = (limit - 2) // step * step + 1
+    while candidate > 1 and not is_prime(candidate):
+        candidate -= step
+    if candidate <= 1:
+        raise BudgetExceeded(f"no prime 1 mod {step} below {limit}; use a longer modulus or a smaller ring")
+    return candidate

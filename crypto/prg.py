@@ -23,6 +23,13 @@ ROTATION = b"rotation/1"  # public signs and permutations
 SAMPLING = b"sampling/1"  # private choice of blocks, stochastic rounding
 NOISE = b"noise/1"  # discrete noise of aggregators
 RLWE = b"rlwe/1"  # public polynomials of seeded ciphertexts
+RLWE_KEY = b"rlwe-key/1"  # public polynomial of a public key
+RLWE_SECRET = b"rlwe-secret/1"  # ternary secrets
+RLWE_KEY_ERROR = b"rlwe-key-error/1"  # errors of public keys
+RLWE_ERROR = b"rlwe-error/1"  # errors of ciphertexts
+RLWE_TERNARY = b"rlwe-ternary/1"  # ternary polynomials of public-key ciphertexts
+RLWE_COINS = b"rlwe-coins/1"  # stochastic rounding before sealing
+RLWE_SMUDGE = b"rlwe-smudge/1"  # noise of partial decryptions
 
 _PERSON_BYTES = 16
 

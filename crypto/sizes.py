@@ -6,10 +6,11 @@ compares with real ones); OpenFHE's residues are packed to the bit, so exact.
 
 Seconds are estimates: ciphertexts times the CPU seconds of one, :data:`COSTS`, measured by ``experiments/bench/he.py``
 in one thread on a busy two-core AMD EPYC (Zen 3); a quiet machine is about 1.7 times faster: compare rows rather than
-seconds. OpenFHE's were measured apart and are brought to the same state by the ratio of TenSEAL's usual context in both
-runs. Contexts that were not measured are scaled from the one of the same family by ``N log2(N) * primes``, the cost of
-their transforms; the row says so. PREAMBLE's seconds are a coordinate's, :data:`PREAMBLE_COSTS`, measured at 2^23
-coordinates in one thread of a busy Sapphire Rapids; its error is that of (1, 1e-6)-differential privacy a round.
+seconds. OpenFHE's and our RLWE's were measured apart (the latter by ``experiments/bench/rlwe.py``) and are brought to
+the same state by the ratio of TenSEAL's usual context in both runs. Contexts that were not measured are scaled from the
+one of the same family by ``N log2(N) * primes``, the cost of their transforms; the row says so. PREAMBLE's seconds are
+a coordinate's, :data:`PREAMBLE_COSTS`, measured at 2^23 coordinates in one thread of a busy Sapphire Rapids; its error
+is that of (1, 1e-6)-differential privacy a round.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,6 +29,8 @@ from crypto.preamble.blocks import BlockShape
 from crypto.preamble.rotation import padded_length
 from crypto.preamble.scheme import Parameters, PreambleSum
 from crypto.preamble.sizing import evaluate
+from crypto.rlwe.scheme import AdditiveRlwe, RlweSum
+from crypto.rlwe.threshold import RlweThreshold
 
 #: Parameters of models that papers count, embeddings and norms included, heads of pre-training excluded.
 MODELS = {
@@ -74,6 +77,9 @@ class Cost:
 COSTS = {
     "bfv-symmetric": Cost(ring=2048, primes=1, seal_s=1.97e-3, add_s=0.33e-3, open_s=1.17e-3),
     "bfv-public": Cost(ring=2048, primes=1, seal_s=2.70e-3, add_s=0.33e-3, open_s=1.40e-3),
+    "rlwe-symmetric": Cost(ring=2048, primes=1, seal_s=0.10e-3, add_s=0.06e-3, open_s=0.11e-3),
+    "rlwe-public": Cost(ring=2048, primes=1, seal_s=0.21e-3, add_s=0.11e-3, open_s=0.13e-3),
+    "rlwe-threshold": Cost(ring=4096, primes=2, seal_s=1.5e-3, add_s=0.47e-3, open_s=1.4e-3),
     "ckks-symmetric": Cost(ring=4096, primes=1, seal_s=2.35e-3, add_s=0.65e-3, open_s=1.60e-3),
     "ckks-public": Cost(ring=4096, primes=1, seal_s=4.85e-3, add_s=0.65e-3, open_s=1.85e-3),
     "tenseal": Cost(ring=8192, primes=3, seal_s=16.3e-3, add_s=1.70e-3, open_s=4.35e-3),
@@ -191,6 +197,20 @@ def _bfv(mode: bfv.Mode) -> Callable[[str, Plan], SizeRow]:
     return row
 
 
+def _rlwe(build: Callable[[Plan], AdditiveRlwe], family: str) -> Callable[[str, Plan], SizeRow]:
+    def row(name: str, plan: Plan) -> SizeRow:
+        sum_ = build(plan)
+        p = sum_.parameters
+        context = f"N={p.ring} q={p.modulus_bits} t={p.plain_bits} bits, {p.mode}"
+        note = "exact; ours, not audited"
+        if isinstance(sum_, RlweThreshold):
+            note += f"; {sum_.parties} members, each sends {sum_.body_bytes(plan.length, 1)} more bytes to open"
+        cost = COSTS[family].scaled(p.ring, len(p.moduli))
+        return _row(name, plan, context, p.ciphertexts(plan.length), sum_.budget, cost, note)
+
+    return row
+
+
 def _ckks(p: CkksParameters, seeded: bool, family: str, note: str = "") -> Callable[[str, Plan], SizeRow]:
     def row(name: str, plan: Plan) -> SizeRow:
         bound = ckks.check(p, plan, "symmetric" if seeded else "public-switched")
@@ -271,6 +291,9 @@ SCHEMES: dict[str, Callable[[str, Plan], SizeRow]] = {
     "plain": _plain,
     "bfv": _bfv("symmetric"),
     "bfv-public": _bfv("public"),
+    "rlwe": _rlwe(lambda plan: RlweSum(plan), "rlwe-symmetric"),
+    "rlwe-public": _rlwe(lambda plan: RlweSum(plan, mode="public"), "rlwe-public"),
+    "rlwe-threshold": _rlwe(lambda plan: RlweThreshold(plan, 3), "rlwe-threshold"),
     "ckks": _ckks(CkksParameters(), True, "ckks-symmetric"),
     "ckks-public": _ckks(CkksParameters(), False, "ckks-public"),
     "openfhe-ckks": _openfhe(OpenFheCkks, "openfhe-ckks"),

@@ -31,6 +31,8 @@ from fedsim._config.protections import (
     PlainConfig,
     PreambleConfig,
     ProtectionConfig,
+    RlweConfig,
+    RlweThresholdConfig,
 )
 from fedsim._config.rules import broken_rules
 from fedsim._config.run import Settings, federation_defaults, implied
@@ -207,6 +209,8 @@ __all__ = [
     "PreambleConfig",
     "Problem",
     "ProtectionConfig",
+    "RlweConfig",
+    "RlweThresholdConfig",
     "RunConfig",
     "StrategyConfig",
     "TaskConfig",

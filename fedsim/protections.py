@@ -18,6 +18,8 @@ from fedsim.config import (
     OpenFheCkksConfig,
     OpenFheThresholdConfig,
     PreambleConfig,
+    RlweConfig,
+    RlweThresholdConfig,
     RunConfig,
     with_values,
 )
@@ -43,7 +45,7 @@ def protection_of(config: RunConfig, keys: str | None, role: str) -> Protection:
         return Plain()
     if isinstance(p, PreambleConfig):
         return _preamble(config, p, keys, role)
-    entry, options, opened, members = _scheme(p)
+    entry, options, opened, members = _scheme(p, config.federation.rounds)
     return KeyedProtection(
         scheme_name=p.name,
         entry=entry,
@@ -85,12 +87,19 @@ def _preamble(config: RunConfig, p: PreambleConfig, keys: str | None, role: str)
     )
 
 
-def _scheme(p: Any) -> tuple[str, dict[str, Any], OpenedBy, int]:
+def _scheme(p: Any, rounds: int) -> tuple[str, dict[str, Any], OpenedBy, int]:
     """Return entry, options, who opens, and the committee's size."""
     options: dict[str, Any]
     if isinstance(p, BfvConfig):
         options = {"value_bits": p.value_bits, "mode": p.mode, "ring": p.poly_degree}
         return "crypto.he_seal:BfvSum", options | {"stochastic": p.rounding == "stochastic"}, "clients", 0
+    if isinstance(p, RlweConfig):
+        options = {"value_bits": p.value_bits, "mode": p.mode, "ring": p.poly_degree}
+        return "crypto.rlwe.scheme:RlweSum", options | {"stochastic": p.rounding == "stochastic"}, "clients", 0
+    if isinstance(p, RlweThresholdConfig):
+        options = {"parties": p.committee_size, "openings": rounds, "value_bits": p.value_bits}
+        options |= {"smudging_bits": p.smudging_bits, "stochastic": p.rounding == "stochastic"}
+        return "crypto.rlwe.threshold:RlweThreshold", options, "committee", p.committee_size
     if isinstance(p, CkksConfig):
         chosen = CkksParameters(
             ring=p.poly_degree,

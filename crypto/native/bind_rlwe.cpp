@@ -28,6 +28,7 @@ using Bytes = Array<const std::uint8_t>;
 using MutableBytes = Array<std::uint8_t>;
 using Words = Array<std::uint64_t>;
 using Integers = Array<std::int64_t>;
+using Reals = Array<double>;
 
 Key key_of(const nb::bytes& value, const char* what) {
   if (value.size() != kBlockBytes) {
@@ -186,7 +187,7 @@ void bind_planes(nb::class_<Ring>& c) {
         require_size(total.size(), count * words_of(ring), "total");
         const RingKernels& kernels = table(isa);
         nb::gil_scoped_release release;
-        add_plane(ring, kernels, plane.data(), count, total.data());
+        return add_plane(ring, kernels, plane.data(), count, total.data());
       },
       "plane"_a.noconvert(), "total"_a.noconvert(), "isa"_a = "");
   c.def(
@@ -212,13 +213,29 @@ void bind_planes(nb::class_<Ring>& c) {
       "total"_a.noconvert(), "out"_a.noconvert(), "isa"_a = "");
   c.def(
       "decode",
-      [](const Ring& ring, const Words& phases, const Integers& out) {
+      [](const Ring& ring, const Words& phases, double step, const Reals& out) {
         require_size(phases.size(), ring.ciphertexts(out.size()) * words_of(ring), "phases");
         nb::gil_scoped_release release;
-        const Decoded found = decode(ring, phases.data(), out.size(), out.data());
+        const Decoded found = decode(ring, phases.data(), step, out.size(), out.data());
         return std::make_pair(found.largest_value, found.largest_noise);
       },
-      "phases"_a.noconvert(), "out"_a.noconvert());
+      "phases"_a.noconvert(), "step"_a, "out"_a.noconvert());
+  c.def(
+      "open",
+      [](const Ring& ring, const Bytes& first, const Bytes& second, const Multiplier& secret, double step,
+         const Reals& out, const std::string& isa) -> std::optional<std::pair<std::int64_t, double>> {
+        require_size(first.size(), ring.plane_bytes(out.size()), "first plane");
+        require_size(second.size(), ring.plane_bytes(out.size()), "second plane");
+        check_multiplier(ring, secret);
+        const RingKernels& kernels = table(isa);
+        nb::gil_scoped_release release;
+        Decoded found;
+        if (!open(ring, kernels, first.data(), second.data(), secret, step, out.size(), out.data(), &found)) {
+          return std::nullopt;
+        }
+        return std::make_pair(found.largest_value, found.largest_noise);
+      },
+      "first"_a.noconvert(), "second"_a.noconvert(), "secret"_a, "step"_a, "out"_a.noconvert(), "isa"_a = "");
 }
 
 }  // namespace

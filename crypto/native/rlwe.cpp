@@ -173,36 +173,36 @@ class Messages {
   std::size_t clipped_ = 0;
 };
 
-/// Calls `use(limb, polynomial, residues)` for each residue polynomial of a plane, unpacked; returns whether all were
-/// canonical.
-template <class Use>
-bool each(const Ring& ring, const RingKernels& kernels, const std::uint8_t* plane, std::size_t polynomials, Use use) {
-  std::vector<std::uint8_t> padded(ring.n() * kMostPrimeBits / 8 + 16);
-  std::vector<u64> x(ring.n());
-  bool fine = true;
-  for (std::size_t index = 0; index < polynomials; ++index) {
-    for (std::size_t limb = 0; limb < ring.limbs(); ++limb) {
-      std::memcpy(padded.data(), plane, ring.limb_bytes(limb));
-      plane += ring.limb_bytes(limb);
-      fine &= kernels.unpack(ring.prime(limb), padded.data(), x.data());
-      use(limb, index, x.data());
-    }
-  }
-  return fine;
-}
+/// A plane's residue polynomials one after another, unpacked.
+class PlaneReader {
+ public:
+  PlaneReader(const Ring& ring, const RingKernels& kernels, const std::uint8_t* plane)
+      : ring_(ring), kernels_(kernels), plane_(plane), padded_(ring.n() * kMostPrimeBits / 8 + 16) {}
 
-/// delta m + e for one prime: floor((x + half) / delta) with both shifted to be positive.
+  /// Writes the next one; returns whether it was canonical.
+  bool next(std::size_t limb, u64* x) {
+    std::memcpy(padded_.data(), plane_, ring_.limb_bytes(limb));
+    plane_ += ring_.limb_bytes(limb);
+    return kernels_.unpack(ring_.prime(limb), padded_.data(), x);
+  }
+
+ private:
+  const Ring& ring_;
+  const RingKernels& kernels_;
+  const std::uint8_t* plane_;
+  std::vector<std::uint8_t> padded_;
+};
+
+/// m from delta m + e: floor((x + half) / delta), shifted to be positive.
 class Rounding {
  public:
   explicit Rounding(const Ring& ring)
-      : modulus_(ring.modulus()), delta_(ring.delta()), half_(delta_ / 2),
-        middle_(std::int64_t{1} << (ring.plain_bits() - 1)), shift_(delta_ * static_cast<Wide>(middle_) + half_),
-        narrow_(ring.limbs() == 1) {
-    if (narrow_) inverse_ = static_cast<u64>((static_cast<Wide>(1) << 64) / delta_);
+      : modulus_(ring.modulus()), delta_(ring.delta()), half_(delta_ / 2), middle_(i64{1} << (ring.plain_bits() - 1)),
+        shift_(delta_ * static_cast<Wide>(middle_) + half_) {
+    if (ring.limbs() == 1) inverse_ = static_cast<u64>((static_cast<Wide>(1) << 64) / delta_);
   }
 
-  i64 round(Wide x, Wide* noise) const {
-    if (narrow_) return narrow(static_cast<u64>(x), noise);
+  i64 wide(Wide x, Wide* noise) const {
     Wide y = x + shift_;
     if (y >= modulus_) y -= modulus_;
     const Wide rest = y % delta_;
@@ -210,9 +210,8 @@ class Rounding {
     return static_cast<i64>(static_cast<u64>(y / delta_)) - middle_;
   }
 
- private:
-  // In constant time, as a client's secret is near: no division, no branch.
-  i64 narrow(u64 x, Wide* noise) const {
+  /// For one prime; in constant time, as a client's secret is near: no division, no branch.
+  i64 narrow(u64 x, u64* noise) const {
     const u64 q = static_cast<u64>(modulus_), delta = static_cast<u64>(delta_), half = static_cast<u64>(half_);
     u64 y = x + static_cast<u64>(shift_) - q;
     y += q & (0 - (y >> 63));
@@ -226,12 +225,47 @@ class Rounding {
     return static_cast<i64>(whole) - middle_;
   }
 
+ private:
   Wide modulus_, delta_, half_;
   i64 middle_;
   Wide shift_;
-  bool narrow_;
   u64 inverse_ = 0;
 };
+
+inline i64 size_of(i64 value) {
+  const i64 sign = value >> 63;
+  return (value ^ sign) - sign;
+}
+
+/// Rounds one ciphertext's phases; writes `count` values and takes the largest sizes of all n.
+void round_all(const Ring& ring, const Rounding& rounding, const u64* phases, double step, std::size_t count,
+               double* out, Decoded* decoded) {
+  const std::size_t n = ring.n();
+  if (ring.limbs() == 1) {
+    u64 noisiest = 0, noise;
+    i64 largest = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      const i64 value = rounding.narrow(phases[i], &noise);
+      largest = std::max(largest, size_of(value));
+      noisiest = std::max(noisiest, noise);
+      if (i < count) out[i] = static_cast<double>(value) * step;
+    }
+    decoded->largest_value = std::max(decoded->largest_value, largest);
+    decoded->largest_noise = std::max(decoded->largest_noise, static_cast<double>(noisiest));
+    return;
+  }
+  const u64 q = ring.prime(1).q;
+  for (std::size_t i = 0; i < n; ++i) {
+    const u64 first = phases[i] % q, second = phases[n + i];
+    const u64 apart = second >= first ? second - first : second + q - first;
+    const u64 times = static_cast<u64>(static_cast<Wide>(apart) * ring.garner() % q);
+    Wide noise;
+    const i64 value = rounding.wide(phases[i] + static_cast<Wide>(times) * ring.prime(0).q, &noise);
+    decoded->largest_value = std::max(decoded->largest_value, size_of(value));
+    decoded->largest_noise = std::max(decoded->largest_noise, static_cast<double>(noise));
+    if (i < count) out[i] = static_cast<double>(value) * step;
+  }
+}
 
 }  // namespace
 
@@ -327,14 +361,29 @@ template std::size_t seal_public(const Ring&, const RingKernels&, const double*,
                                  const Multiplier&, const Multiplier&, const Key&, const Key&, std::uint8_t*);
 
 bool canonical(const Ring& ring, const RingKernels& kernels, const std::uint8_t* plane, std::size_t polynomials) {
-  return each(ring, kernels, plane, polynomials, [](std::size_t, std::size_t, u64*) {});
+  PlaneReader reader(ring, kernels, plane);
+  std::vector<u64> x(ring.n());
+  bool fine = true;
+  for (std::size_t at = 0; at < polynomials * ring.limbs(); ++at) fine &= reader.next(at % ring.limbs(), x.data());
+  return fine;
 }
 
-void add_plane(const Ring& ring, const RingKernels& kernels, const std::uint8_t* plane, std::size_t polynomials,
+bool add_plane(const Ring& ring, const RingKernels& kernels, const std::uint8_t* plane, std::size_t polynomials,
                u64* total) {
-  each(ring, kernels, plane, polynomials, [&](std::size_t limb, std::size_t index, u64* x) {
-    kernels.add(ring.prime(limb), x, total + (index * ring.limbs() + limb) * ring.n());
-  });
+  PlaneReader reader(ring, kernels, plane);
+  std::vector<u64> x(ring.n());
+  for (std::size_t at = 0; at < polynomials * ring.limbs(); ++at) {
+    if (!reader.next(at % ring.limbs(), x.data())) {
+      PlaneReader again(ring, kernels, plane);
+      for (std::size_t undone = 0; undone < at; ++undone) {
+        again.next(undone % ring.limbs(), x.data());
+        kernels.subtract(ring.prime(undone % ring.limbs()), x.data(), total + undone * ring.n());
+      }
+      return false;
+    }
+    kernels.add(ring.prime(at % ring.limbs()), x.data(), total + at * ring.n());
+  }
+  return true;
 }
 
 void add_uniform(const Ring& ring, const RingKernels& kernels, const Key& key, std::size_t polynomials, u64* total) {
@@ -360,10 +409,14 @@ void pack_plane(const Ring& ring, const RingKernels& kernels, const u64* total, 
 
 void add_product(const Ring& ring, const RingKernels& kernels, const std::uint8_t* plane, std::size_t polynomials,
                  const Multiplier& secret, u64* total) {
-  each(ring, kernels, plane, polynomials, [&](std::size_t limb, std::size_t index, u64* x) {
-    kernels.multiply_inverse(ring.prime(limb), x, secret.factor(limb), x);
-    kernels.add(ring.prime(limb), x, total + (index * ring.limbs() + limb) * ring.n());
-  });
+  PlaneReader reader(ring, kernels, plane);
+  Scratch<u64> x(ring.n());
+  for (std::size_t at = 0; at < polynomials * ring.limbs(); ++at, total += ring.n()) {
+    const std::size_t limb = at % ring.limbs();
+    reader.next(limb, x.get());
+    kernels.multiply_inverse(ring.prime(limb), x.get(), secret.factor(limb), x.get());
+    kernels.add(ring.prime(limb), x.get(), total);
+  }
 }
 
 void add_smudging(const Ring& ring, const RingKernels& kernels, const Key& key, unsigned bits, std::size_t polynomials,
@@ -378,28 +431,36 @@ void add_smudging(const Ring& ring, const RingKernels& kernels, const Key& key, 
   }
 }
 
-Decoded decode(const Ring& ring, const u64* phases, std::size_t length, i64* out) {
-  const Rounding rounding(ring);
+bool open(const Ring& ring, const RingKernels& kernels, const std::uint8_t* first, const std::uint8_t* second,
+          const Multiplier& secret, double step, std::size_t length, double* out, Decoded* decoded) {
   const std::size_t n = ring.n();
-  i64 largest = 0;
-  Wide noisiest = 0;
-  for (std::size_t index = 0; index < ring.ciphertexts(length); ++index, phases += ring.limbs() * n) {
-    for (std::size_t i = 0; i < n; ++i) {
-      Wide x = phases[i];
-      if (ring.limbs() == 2) {
-        const u64 q = ring.prime(1).q, first = phases[i] % q;
-        const u64 apart = phases[n + i] >= first ? phases[n + i] - first : phases[n + i] + q - first;
-        x += static_cast<Wide>(static_cast<u64>(static_cast<Wide>(apart) * ring.garner() % q)) * ring.prime(0).q;
-      }
-      Wide noise;
-      const i64 value = rounding.round(x, &noise);
-      const i64 sign = value >> 63, size = (value ^ sign) - sign;
-      largest = std::max(largest, size);
-      noisiest = std::max(noisiest, noise);
-      if (index * n + i < length) out[index * n + i] = value;
+  const Rounding rounding(ring);
+  PlaneReader first_reader(ring, kernels, first), second_reader(ring, kernels, second);
+  Scratch<u64> phase(n * ring.limbs()), x(n);
+  bool fine = true;
+  *decoded = {0, 0.0};
+  for (std::size_t done = 0; done < length; done += n) {
+    for (std::size_t limb = 0; limb < ring.limbs(); ++limb) {
+      const Prime& p = ring.prime(limb);
+      u64* sum = phase.at(limb * n);
+      fine &= first_reader.next(limb, x.get());
+      fine &= second_reader.next(limb, sum);
+      if (!fine) return false;
+      kernels.multiply_inverse(p, sum, secret.factor(limb), sum);
+      kernels.add(p, x.get(), sum);
     }
+    round_all(ring, rounding, phase.get(), step, std::min(n, length - done), out + done, decoded);
   }
-  return {largest, static_cast<double>(noisiest)};
+  return true;
+}
+
+Decoded decode(const Ring& ring, const u64* phases, double step, std::size_t length, double* out) {
+  const Rounding rounding(ring);
+  Decoded decoded{0, 0.0};
+  for (std::size_t done = 0; done < length; done += ring.n(), phases += ring.limbs() * ring.n()) {
+    round_all(ring, rounding, phases, step, std::min(ring.n(), length - done), out + done, &decoded);
+  }
+  return decoded;
 }
 
 }  // namespace fedsim

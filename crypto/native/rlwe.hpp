@@ -121,11 +121,17 @@ std::size_t seal_public(const Ring& ring, const RingKernels& kernels, const T* v
                         const Encoding& encoding, const Multiplier& b, const Multiplier& a, const Key& ternary_key,
                         const Key& error_key, std::uint8_t* out);
 
+/// Largest sizes that were seen while rounding.
+struct Decoded {
+  std::int64_t largest_value;
+  double largest_noise;
+};
+
 /// Whether all residues of a plane of `polynomials` ciphertexts are canonical.
 bool canonical(const Ring& ring, const RingKernels& kernels, const std::uint8_t* plane, std::size_t polynomials);
 
-/// total += plane. Assumes that it is canonical.
-void add_plane(const Ring& ring, const RingKernels& kernels, const std::uint8_t* plane, std::size_t polynomials,
+/// total += plane. Returns false, and leaves the total as it was, if a residue is not canonical.
+bool add_plane(const Ring& ring, const RingKernels& kernels, const std::uint8_t* plane, std::size_t polynomials,
                std::uint64_t* total);
 
 /// total += the uniform polynomials of a key.
@@ -144,14 +150,13 @@ void add_product(const Ring& ring, const RingKernels& kernels, const std::uint8_
 void add_smudging(const Ring& ring, const RingKernels& kernels, const Key& key, unsigned bits,
                   std::size_t polynomials, std::uint64_t* total);
 
-/// Largest sizes seen by decode().
-struct Decoded {
-  std::int64_t largest_value;
-  double largest_noise;
-};
+/// Opens ciphertexts under a divided secret: writes `step` times the integers, `length` of them. Returns false if a
+/// residue is not canonical; then `out` holds nothing of use.
+bool open(const Ring& ring, const RingKernels& kernels, const std::uint8_t* first, const std::uint8_t* second,
+          const Multiplier& secret, double step, std::size_t length, double* out, Decoded* decoded);
 
-/// Rounds delta m + e to m, by coefficients, to the nearest multiple; `out` has `length` entries, of which padding is
-/// no part, but the sizes tell of the padding too. A phase in the gap of q - delta t is reported as the value t / 2.
-Decoded decode(const Ring& ring, const std::uint64_t* phases, std::size_t length, std::int64_t* out);
+/// Rounds delta m + e to m, by coefficients, to the nearest multiple; writes `step` times m, `length` of them. The sizes
+/// tell of the padding too. A phase in the gap of q - delta t is reported as the value t / 2.
+Decoded decode(const Ring& ring, const std::uint64_t* phases, double step, std::size_t length, double* out);
 
 }  // namespace fedsim

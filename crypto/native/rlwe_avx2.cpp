@@ -17,6 +17,9 @@ struct Engine {
 
   static inline Vec fma(Vec a, Vec b, Vec c) { return (Vec)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c); }
   static inline Vec round(Vec x) { return (Vec)_mm256_round_pd((__m256d)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static inline Word gather(const std::uint8_t* base, Word offsets) {
+    return (Word)_mm256_i64gather_epi64((const long long*)base, (__m256i)offsets, 1);
+  }
   static inline void interleave(Vec a, Vec b, Vec& low, Vec& high) {
     low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
     high = __builtin_shufflevector(a, b, 2, 6, 3, 7);

@@ -19,6 +19,9 @@ struct Engine {
   static inline Vec round(Vec x) {
     return (Vec)_mm512_roundscale_pd((__m512d)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   }
+  static inline Word gather(const std::uint8_t* base, Word offsets) {
+    return (Word)_mm512_i64gather_epi64((__m512i)offsets, base, 1);
+  }
   static inline void interleave(Vec a, Vec b, Vec& low, Vec& high) {
     low = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
     high = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);

@@ -64,8 +64,9 @@ struct RingKernels {
   /// total += x * factor, value by value.
   void (*multiply_add)(const Prime& p, const std::uint64_t* x, const Factor& factor, std::uint64_t* total);
 
-  /// total += x.
+  /// total += x, or total -= x.
   void (*add)(const Prime& p, const std::uint64_t* x, std::uint64_t* total);
+  void (*subtract)(const Prime& p, const std::uint64_t* x, std::uint64_t* total);
 
   /// out = message + error + sign * x: message within (-q, q), |error| < q, sign +1 or -1.
   void (*combine)(const Prime& p, const std::int64_t* message, const std::int64_t* error, const std::uint64_t* x,

@@ -5,6 +5,7 @@
 //   Vec, Word             vectors of kLanes doubles and of as many 64-bit words
 //   fma(a, b, c)          a b + c, rounded once
 //   round(x)              to the nearest integer
+//   gather(base, offsets) words at byte offsets from a base
 //   interleave, separate  (a, b) <-> (a0 b0 a1 b1 .., .. of the upper halves)
 //
 // The geometry is constant: every stage reads i and i + n/2 and writes 2i and 2i + 1, so that no stage works inside a
@@ -139,10 +140,36 @@ void multiply_add_reals(const Prime& p, const std::uint64_t* x, const Factor& fa
 }
 
 template <class E>
+bool unpack_lanes(const Prime& p, const std::uint8_t* in, std::uint64_t* out) {
+  typedef typename E::Word W;
+  constexpr std::size_t L = E::kLanes;
+  // Eight residues are `bits` whole bytes, so that offsets and shifts repeat.
+  const std::size_t bits = p.bits;
+  W offsets[8 / L], shifts[8 / L];
+  for (std::size_t j = 0; j < 8; ++j) {
+    offsets[j / L][j % L] = j * bits / 8;
+    shifts[j / L][j % L] = j * bits % 8;
+  }
+  const W q = W{} + p.q, mask = W{} + ((std::uint64_t{1} << bits) - 1);
+  W below = ~W{};
+  for (std::size_t i = 0; i < p.n; i += 8, in += bits) {
+    for (std::size_t v = 0; v < 8 / L; ++v) {
+      const W x = E::gather(in, offsets[v]) >> shifts[v] & mask;
+      below &= x - q;
+      __builtin_memcpy(out + i + v * L, &x, sizeof x);
+    }
+  }
+  std::uint64_t all = ~std::uint64_t{0};
+  for (std::size_t lane = 0; lane < L; ++lane) all &= below[lane];
+  return all >> 63 != 0;
+}
+
+template <class E>
 constexpr RingKernels real_table(const char* name) {
   RingKernels table = word_table(name);
   table.forward = forward_reals<E>;
   table.multiply_inverse = multiply_inverse_reals<E>;
   table.multiply_add = multiply_add_reals<E>;
+  table.unpack = unpack_lanes<E>;
   return table;
 }

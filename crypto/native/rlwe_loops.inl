@@ -65,6 +65,14 @@ void add_words(const Prime& p, const u64* x, u64* total) {
   for (std::size_t i = 0; i < p.n; ++i) total[i] = reduce_once(total[i] + x[i], q);
 }
 
+void subtract_words(const Prime& p, const u64* x, u64* total) {
+  const u64 q = p.q;
+  for (std::size_t i = 0; i < p.n; ++i) {
+    const u64 less = total[i] - x[i];
+    total[i] = less + (q & (0 - (less >> 63)));
+  }
+}
+
 void combine_words(const Prime& p, const i64* message, const i64* error, const u64* x, int sign, u64* out) {
   const i64 q = static_cast<i64>(p.q);
   for (std::size_t i = 0; i < p.n; ++i) {
@@ -175,8 +183,7 @@ void pack_words(const Prime& p, const u64* x, std::uint8_t* out) {
 }
 
 constexpr RingKernels word_table(const char* name) {
-  return RingKernels{name,          forward_words,  multiply_inverse_words, multiply_add_words,
-                     add_words,     combine_words,  residue_words,          mask_words,
-                     error_words,   ternary_words,  encode_values<float>,   encode_values<double>,
-                     unpack_words,  pack_words};
+  return RingKernels{name,           forward_words, multiply_inverse_words, multiply_add_words,   add_words,
+                     subtract_words, combine_words, residue_words,          mask_words,           error_words,
+                     ternary_words,  encode_values<float>, encode_values<double>, unpack_words,   pack_words};
 }

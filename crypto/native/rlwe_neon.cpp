@@ -17,6 +17,15 @@ struct Engine {
 
   static inline Vec fma(Vec a, Vec b, Vec c) { return (Vec)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b); }
   static inline Vec round(Vec x) { return (Vec)vrndnq_f64((float64x2_t)x); }
+  static inline Word gather(const std::uint8_t* base, Word offsets) {
+    Word word;
+    for (int lane = 0; lane < 2; ++lane) {
+      std::uint64_t x;
+      __builtin_memcpy(&x, base + offsets[lane], sizeof x);
+      word[lane] = x;
+    }
+    return word;
+  }
   static inline void interleave(Vec a, Vec b, Vec& low, Vec& high) {
     low = __builtin_shufflevector(a, b, 0, 2);
     high = __builtin_shufflevector(a, b, 1, 3);

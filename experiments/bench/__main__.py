@@ -17,8 +17,9 @@ SMALL = {
     "engine": ["--clients", "60", "--model-mb", "0.1", "--rounds", "2"],
     "he": ["--length", "100000", "--repeats", "1"],
     "preamble": ["--quick"],
+    "rlwe": ["--quick"],
 }
-FULL: dict[str, list[str]] = {"engine": ["--clients", "1000"], "he": ["--memory"], "preamble": []}
+FULL: dict[str, list[str]] = {"engine": ["--clients", "1000"], "he": ["--memory"], "preamble": [], "rlwe": []}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,9 @@ GATES = (
         at_most=0.8,
     ),
     Gate("preamble", "numpy reference over native", rf"^numpy reference / native.*?\s{_FIGURE} ratio", at_least=5),
+    Gate("rlwe", "TenSEAL over rlwe, seconds to seal", rf"TenSEAL's usual context over rlwe\s+{_FIGURE} ", at_least=10),
+    Gate("rlwe", "seeded bfv over rlwe, seconds to seal", rf"seeded bfv over rlwe\s+{_FIGURE} ", at_least=3),
+    Gate("rlwe", "bytes a parameter, 20-bit values", rf"20-bit values\s+{_FIGURE} ", at_most=5.7),
     Gate("preamble", "pass over adding one array", rf"^pass / adding one array, Z32.*?\s{_FIGURE} ratio", at_most=6),
 )
 

@@ -18,6 +18,8 @@ PlainBits = Annotated[int, Field(ge=13, le=31)]
 ValueBits = Annotated[int, Field(ge=2, le=40)]
 ScaleBits = Annotated[int, Field(ge=1, le=58)]
 CommitteeSize = Annotated[int, Field(ge=2, le=10)]
+RlweCommitteeSize = Annotated[int, Field(ge=2, le=50)]
+SmudgingBits = Annotated[int, Field(ge=20, le=64)]
 FractionBits = Annotated[int, Field(ge=1, le=52)]
 Mode = Literal["symmetric", "public"]
 
@@ -68,7 +70,7 @@ class _Bounded(Protection):
 
 
 class _Clipped(Protection):
-    opened_by = "clients"
+    opened_by: ClassVar[Literal["server", "clients", "committee"]] = "clients"
 
     clip: Positive = Field(default=DEFAULT_BOUND, description="coordinates beyond are clipped, and counted")
 
@@ -107,6 +109,43 @@ class BfvConfig(_Clipped):
     )
     mode: Mode = Field(
         default="symmetric", description="symmetric halves the upload; public seals without the secret key"
+    )
+
+
+class RlweConfig(_Clipped):
+    """Additive RLWE of our own, not audited: one key held by the clients; exact sums, the fewest bytes and seconds."""
+
+    name: Literal["rlwe"] = Field(default="rlwe", description="protection; our own code, which nobody has audited")
+    poly_degree: Literal[1024, 2048] | None = Field(
+        default=None, description="ring dimension N; not set: the smallest that carries the sum"
+    )
+    value_bits: ValueBits = Field(default=22, description="bits of a fixed-point value, sign included")
+    rounding: Literal["stochastic", "nearest"] = Field(
+        default="stochastic", description="stochastic is unbiased; nearest has half the largest error"
+    )
+    mode: Mode = Field(
+        default="symmetric", description="symmetric halves the upload; public seals without the secret key"
+    )
+
+
+class RlweThresholdConfig(_Clipped):
+    """Additive RLWE of our own, not audited: a committee of clients opens the exact sum together, all of them."""
+
+    opened_by = "committee"
+
+    name: Literal["rlwe-threshold"] = Field(
+        default="rlwe-threshold", description="protection; our own code, which nobody has audited"
+    )
+    committee_size: RlweCommitteeSize = Field(
+        default=3, description="clients that hold a share of the key; all must open"
+    )
+    value_bits: ValueBits = Field(default=22, description="bits of a fixed-point value, sign included")
+    rounding: Literal["stochastic", "nearest"] = Field(
+        default="stochastic", description="stochastic is unbiased; nearest has half the largest error"
+    )
+    smudging_bits: SmudgingBits = Field(
+        default=40,
+        description="all that a member sends in a run is within statistical distance 2^-this of hiding its share",
     )
 
 
@@ -223,6 +262,8 @@ PROTECTIONS: dict[str, type[Protection]] = {
     "plain": PlainConfig,
     "ckks": CkksConfig,
     "bfv": BfvConfig,
+    "rlwe": RlweConfig,
+    "rlwe-threshold": RlweThresholdConfig,
     "openfhe-ckks": OpenFheCkksConfig,
     "openfhe-bgv": OpenFheBgvConfig,
     "openfhe-threshold": OpenFheThresholdConfig,
@@ -240,6 +281,8 @@ ProtectionConfig = Annotated[
     Annotated[PlainConfig, Tag("plain")]
     | Annotated[CkksConfig, Tag("ckks")]
     | Annotated[BfvConfig, Tag("bfv")]
+    | Annotated[RlweConfig, Tag("rlwe")]
+    | Annotated[RlweThresholdConfig, Tag("rlwe-threshold")]
     | Annotated[OpenFheCkksConfig, Tag("openfhe-ckks")]
     | Annotated[OpenFheBgvConfig, Tag("openfhe-bgv")]
     | Annotated[OpenFheThresholdConfig, Tag("openfhe-threshold")]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsim._config.heterogeneity import bad_tiers
-from fedsim._config.protections import CkksConfig, OpenFheThresholdConfig, PreambleConfig
+from fedsim._config.protections import CkksConfig, OpenFheThresholdConfig, PreambleConfig, RlweThresholdConfig
 from fedsim._config.run import Settings
 from fedsim._config.strategies import FLWR_OPTIONS, FedLuarConfig, FlwrStrategyConfig
 from fedsim.errors import Problem
@@ -75,7 +75,7 @@ RULES: tuple[Rule, ...] = (
         ("strategy.name", "protection.name"),
         lambda c: c.strategy.needs_opened_sum and c.protection.opened_by == "clients",
         "needs a server that reads the sum, but under {protection.name} only the clients can open it",
-        "use fedavg or fedprox, or a protection that opens to the server (plain, openfhe-threshold, preamble)",
+        "use fedavg or fedprox, or a protection that opens to the server (plain, rlwe-threshold, preamble)",
     ),
     Rule(
         ("strategy.name", "protection.name"),
@@ -89,14 +89,14 @@ RULES: tuple[Rule, ...] = (
             c.strategy.clients_hold_model and c.protection.opened_by != "clients" and c.protection.name != "plain"
         ),
         "needs clients that open the sum, which {protection.name} opens to the server",
-        "use bfv, ckks or openfhe-bgv, or plain to compare",
+        "use bfv, rlwe, ckks or openfhe-bgv, or plain to compare",
     ),
     Rule(
         ("strategy.name", "protection.name"),
         lambda c: c.strategy.clients_hold_model and not c.protection.repeatable,
         "needs clients that get the same bits from one sum, and each decryption of {protection.name} has noise of its "
         "own",
-        "use bfv, ckks or openfhe-bgv, or plain to compare",
+        "use bfv, rlwe, ckks or openfhe-bgv, or plain to compare",
     ),
     Rule(
         ("strategy.options", "strategy.name"),
@@ -202,7 +202,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         ("protection.committee_size", "federation.num_clients"),
         lambda c: (
-            isinstance(c.protection, OpenFheThresholdConfig) and c.protection.committee_size > c.federation.num_clients
+            isinstance(c.protection, OpenFheThresholdConfig | RlweThresholdConfig)
+            and c.protection.committee_size > c.federation.num_clients
         ),
         "the committee is made of clients, of which there are {federation.num_clients}",
         "shrink the committee or add clients",

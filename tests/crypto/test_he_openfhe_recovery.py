@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from crypto import wire
+from crypto._committee import fuse
 from crypto._openfhe.find import find_python
 from crypto.base import Plan, Tag
 from crypto.errors import BackendFailed, BackendUnavailable, InputError, IntegrityError, KeyMismatch, WireError
 from crypto.he_openfhe_recovery import MissingPieces, recover_share, split_share
-from crypto.he_openfhe_threshold import fuse, threshold_sum
+from crypto.he_openfhe_threshold import threshold_sum
 
 try:
     PYTHON, REASON = find_python(), ""

@@ -9,13 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from crypto import wire
+from crypto._committee import MissingPartials, PartialOpener, fuse
 from crypto._openfhe.find import find_python
 from crypto.base import Plan, Tag
 from crypto.errors import BackendFailed, BackendUnavailable, IntegrityError, KeyMismatch, ReplayError, WireError
 from crypto.he_openfhe_threshold import (
-    MissingPartials,
-    PartialOpener,
-    fuse,
     public_bundle,
     setup_finish,
     setup_first,

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from fedsim import doctor
 from fedsim.cli import app
-from fedsim.config import STRATEGIES, RunConfig
+from fedsim.config import PROTECTIONS, STRATEGIES, RunConfig
 from fedsim.errors import EXIT_CODES, ConfigError, EngineError, FedsimError, Problem, TooFewReplies, exit_code_of
 from fedsim.events import Observer, RoundEnd
 
@@ -189,7 +189,7 @@ def test_list_shows_choices_and_what_is_missing(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(doctor, "backend_missing", lambda backend: f"{backend}: not here")
     done = call("list", "protections")
     lines = {line.split()[0]: line for line in done.stdout.splitlines()[1:]}
-    assert lines.keys() == {"plain", "ckks", "bfv", "openfhe-ckks", "openfhe-bgv", "openfhe-threshold", "preamble"}
+    assert lines.keys() == set(PROTECTIONS)
     assert lines["bfv"].endswith("[not available: tenseal: not here]")
     assert "not available" not in lines["preamble"]
     rows = json.loads(call("list", "strategies", "--json").stdout)["strategies"]

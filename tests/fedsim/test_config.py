@@ -226,6 +226,8 @@ def test_clients_evaluate_where_only_they_can_open(name: str) -> None:
     [
         ("ckks", "bound=3", 3.0),
         ("bfv", "clip=3", 3.0),
+        ("rlwe", "clip=3", 3.0),
+        ("rlwe-threshold", "clip=3", 3.0),
         ("openfhe-ckks", "bound=3", 3.0),
         ("openfhe-bgv", "clip=3", 3.0),
         ("openfhe-threshold", "bound=3", 3.0),

@@ -1,0 +1,306 @@
+"""``rlwe``: exact fixed-point sums under one key that the clients share. Not audited.
+
+Parts are seeded in *symmetric* mode: a 16-byte seed stands for the uniform half of all ciphertexts of a vector, each of
+which has a stream of its own. The adder expands it on arrival, so that its memory is one total. *Public* mode costs
+twice the bytes; who only seals then needs no secret. Parameters, failure and security: :mod:`crypto.rlwe.parameters`.
+
+What is constant-time: samplers, transforms, rounding and packing have no branch and no address that depends on a secret
+or a value, other than the processor's own arithmetic; expanding the public half is not, and need not be.
+"""
+
+import logging
+import os
+from copy import copy
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crypto import wire
+from crypto._sealed import Mode, check_count, check_length
+from crypto.base import Adder, Budget, FloatVector, Opener, Plan, Sealer, Tag
+from crypto.errors import EmptySum, IntegrityError, KeyMismatch, WireError
+from crypto.fixed_point import CLIPPING_WARNING_SHARE, FixedPoint
+from crypto.keys import CLIENTS, SERVER, KeyBundle, KeyedSum, key_id
+from crypto.plain import check_finite, check_vector
+from crypto.prg import RLWE, stream_key
+from crypto.rlwe import parameters as rlwe
+from crypto.rlwe.engine import (
+    PublicEncryptor,
+    Seeds,
+    SymmetricEncryptor,
+    Words,
+    checked_plane,
+    empty_words,
+    native_ring,
+    not_canonical,
+    packed,
+    public_key,
+    secret_multiplier,
+)
+from crypto.rlwe.parameters import SEED_BYTES, RlweParameters
+
+logger = logging.getLogger(__name__)
+
+
+class AdditiveRlwe(KeyedSum):
+    """What the sums on this ring share: fixed point, sizes, adding."""
+
+    mode: Mode
+    codec: FixedPoint
+    parameters: RlweParameters
+
+    @cached_property
+    def params_hash(self) -> bytes:
+        """See :attr:`crypto.keys.KeyedSum.params_hash`."""
+        return wire.params_hash(self.scheme, self.parameters, self.codec, self.plan)
+
+    @cached_property
+    def key_params_hash(self) -> bytes:
+        """See :attr:`crypto.keys.KeyedSum.key_params_hash`."""
+        return wire.params_hash(self.scheme, "key", self.parameters)
+
+    @cached_property
+    def budget(self) -> Budget:
+        """Bytes are exact; the error bound holds for values that were not clipped."""
+        return rlwe.budget(self.parameters, self.codec, self.plan)
+
+    def ciphertexts(self, length: int) -> int:
+        """Return how many ciphertexts hold `length` values."""
+        return self.parameters.ciphertexts(length)
+
+    def sealer(self, bundle: KeyBundle) -> "RlweSealer":
+        """See :meth:`crypto.keys.KeyedSum.sealer`."""
+        bundle.require(self.scheme, self.key_params_hash, self.key_id)
+        return RlweSealer(self.with_key(bundle.key_id), bundle)
+
+    def adder(self, tag: Tag) -> "RlweAdder":
+        """See :meth:`crypto.base.SecureSum.adder`; needs a key id, never a key."""
+        return RlweAdder(self, tag)
+
+    def bundle(self, role: str, identity: bytes, public: bytes = b"", secret: bytes = b"") -> KeyBundle:
+        """Return a role's key file."""
+        return KeyBundle(
+            role=role,
+            scheme=self.scheme,
+            params_hash=self.key_params_hash,
+            key_id=identity,
+            public=public,
+            secret=secret,
+        )
+
+    def check_opened(self, value: int, noise: float, count: int) -> None:
+        """Check the largest integer and noise of an opened sum of `count` vectors.
+
+        Raises:
+            IntegrityError: one is larger than those of honest vectors.
+        """
+        most_value, most_noise = count * self.codec.max_value, self.parameters.noise_bound(count)
+        if value > most_value or noise > most_noise:
+            raise IntegrityError(
+                f"opened integer {value} with noise {noise:.0f}: sums of {count} clients stay within {most_value} and "
+                f"{most_noise:.0f}; a client sent a ciphertext of another making, leave it out"
+            )
+
+    def _copy(self) -> Self:
+        return copy(self)
+
+
+class RlweSum(AdditiveRlwe):
+    """Exact fixed-point sums; see :mod:`crypto.rlwe.parameters`.
+
+    Args:
+        plan: length, clients, bound; values beyond the bound are clipped and counted.
+        value_bits: bits of one value, sign included; the step is about ``bound / 2^(value_bits - 1)``, a power of 2.
+        mode: ``symmetric`` (seeded, half the bytes; sealing needs the secret key) or ``public``.
+        stochastic: unbiased rounding, error at most one step a client; else to nearest, at most half a step.
+        ring: force a ring; by default the smallest that carries the plan.
+
+    Raises:
+        BudgetExceeded: the plan does not fit at 128 bits of security.
+    """
+
+    scheme = "rlwe"
+    opened_by = "clients"
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        value_bits: int = rlwe.VALUE_BITS,
+        mode: Mode = "symmetric",
+        stochastic: bool = True,
+        ring: int | None = None,
+    ) -> None:
+        self.plan = plan
+        self.mode = mode
+        self.codec = rlwe.codec(plan, value_bits, stochastic)
+        self.parameters = rlwe.fit(plan, self.codec, mode, ring)
+
+    def make_keys(self) -> tuple[KeyBundle, KeyBundle]:
+        """Make a fresh key: the server's bundle (nothing but the id) and the clients'.
+
+        In public mode :func:`crypto.keys.without_secret` of the clients' bundle is enough to seal.
+        """
+        return self.keys_from(os.urandom(SEED_BYTES), os.urandom(SEED_BYTES))
+
+    def keys_from(self, public_seed: bytes, secret_seed: bytes) -> tuple[KeyBundle, KeyBundle]:
+        """Return the key of two seeds; the deterministic core of :meth:`make_keys`."""
+        public = public_seed + public_key(self.parameters, public_seed, secret_seed)
+        identity = key_id(self.scheme, self.key_params_hash, public)
+        kept = public if self.mode == "public" else b""
+        return self.bundle(SERVER, identity), self.bundle(CLIENTS, identity, kept, secret_seed)
+
+    def opener(self, bundle: KeyBundle) -> "RlweOpener":
+        """See :meth:`crypto.keys.KeyedSum.opener`."""
+        bundle.require(self.scheme, self.key_params_hash, self.key_id)
+        return RlweOpener(self.with_key(bundle.key_id), bundle)
+
+
+class RlweSealer(Sealer):
+    """Encodes, encrypts and packs a whole vector in one native call."""
+
+    def __init__(self, sum_: AdditiveRlwe, bundle: KeyBundle) -> None:
+        wanted = "secret" if sum_.mode == "symmetric" else "public"
+        if not (bundle.secret if wanted == "secret" else bundle.public):
+            raise KeyMismatch(
+                f"the '{bundle.role}' bundle has no {wanted} key: sealing in {sum_.mode} mode needs it; use the "
+                "clients' bundle"
+            )
+        self._made_from = (sum_, bundle)
+        self._sum = sum_
+        self._encryptor: SymmetricEncryptor | PublicEncryptor
+        if wanted == "secret":
+            self._encryptor = SymmetricEncryptor(sum_.parameters, bundle.secret)
+        else:
+            self._encryptor = PublicEncryptor(sum_.parameters, bundle.public)
+        self._clipped = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RlweSealer, self._made_from
+
+    @property
+    def clipped(self) -> int:
+        """See :attr:`crypto.base.Sealer.clipped`."""
+        return self._clipped
+
+    def seal(self, vector: FloatVector, tag: Tag) -> list[bytes]:
+        """See :meth:`crypto.base.Sealer.seal`."""
+        return [self.seal_with(vector, tag, Seeds(os.urandom(SEED_BYTES), os.urandom(SEED_BYTES)))]
+
+    def seal_with(self, vector: FloatVector, tag: Tag, seeds: Seeds, isa: str = "") -> bytes:
+        """Return the part that given seeds make; the deterministic core of :meth:`seal`, for tests."""
+        check_vector(vector, tag)
+        check_length(tag, self._sum.plan)
+        if not np.isfinite(vector.sum(dtype=np.float64)):
+            check_finite(vector)
+        contiguous: Any = np.ascontiguousarray(vector)
+        body, self._clipped = self._encryptor.encrypt(contiguous, self._sum.codec, seeds, isa)
+        if self._clipped > CLIPPING_WARNING_SHARE * vector.size:
+            logger.warning(
+                "%d of %d values lie outside the bound %g and were clipped; raise the bound or clip updates",
+                self._clipped,
+                vector.size,
+                self._sum.plan.bound,
+            )
+        return wire.encode(self._sum.header(tag), wire.PART, 1, body)
+
+
+class RlweAdder(Adder):
+    """Running sum of both halves of the ciphertexts, unpacked. Holds parameters and a key id, nothing that decrypts."""
+
+    def __init__(self, sum_: AdditiveRlwe, tag: Tag) -> None:
+        check_length(tag, sum_.plan)
+        self._sum, self._parameters, self._header = sum_, sum_.parameters, sum_.header(tag)
+        self._length = tag.length
+        self._planes: tuple[Words, Words] | None = None
+        self._count = 0
+
+    @property
+    def count(self) -> int:
+        """See :attr:`crypto.base.Adder.count`."""
+        return self._count
+
+    def add(self, part: bytes) -> None:
+        """See :meth:`crypto.base.Adder.add`."""
+        size = self._parameters.part_bytes(self._length)
+        frame = wire.decode(part, self._header, wire.PART, size)
+        check_count(self._count + 1, self._sum.plan)
+        if self._parameters.mode == "public":
+            self._add_planes(frame.body, 1)
+            return
+        ring, (first, second) = native_ring(self._parameters), self._running()
+        if not ring.add_plane(np.frombuffer(frame.body[SEED_BYTES:], np.uint8), first):
+            raise not_canonical()
+        ring.add_uniform(stream_key(bytes(frame.body[:SEED_BYTES]), RLWE), second)
+        self._count += 1
+
+    def merge(self, total: bytes) -> None:
+        """See :meth:`crypto.base.Adder.merge`."""
+        frame = wire.decode(total, self._header, wire.TOTAL, self._parameters.total_bytes(self._length))
+        check_count(self._count + frame.count, self._sum.plan)
+        self._add_planes(frame.body, frame.count)
+
+    def _add_planes(self, body: memoryview, count: int) -> None:
+        planes = split_planes(self._parameters, body)
+        for plane, running in zip(planes, self._running(), strict=True):
+            native_ring(self._parameters).add_plane(plane, running)
+        self._count += count
+
+    def _running(self) -> tuple[Words, Words]:
+        if self._planes is None:
+            count = self._parameters.ciphertexts(self._length)
+            self._planes = empty_words(self._parameters, count), empty_words(self._parameters, count)
+        return self._planes
+
+    def total(self) -> bytes:
+        """See :meth:`crypto.base.Adder.total`."""
+        if not self._count:
+            raise EmptySum("the sum of no vectors was asked for: at least one client must deliver")
+        body = b"".join(packed(self._parameters, words) for words in self._running())
+        return wire.encode(self._header, wire.TOTAL, self._count, body)
+
+
+class RlweOpener(Opener):
+    """Decrypts a total with the clients' secret key."""
+
+    def __init__(self, sum_: RlweSum, bundle: KeyBundle) -> None:
+        if not bundle.secret:
+            raise KeyMismatch(f"the '{bundle.role}' bundle has no secret key: only the clients' bundle opens sums")
+        self._made_from = (sum_, bundle)
+        self._sum = sum_
+        self._secret = secret_multiplier(sum_.parameters, bundle.secret)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RlweOpener, self._made_from
+
+    def open(self, totals: list[bytes], tag: Tag) -> NDArray[np.float64]:
+        """See :meth:`crypto.base.Opener.open`.
+
+        Raises:
+            IntegrityError: what was decrypted cannot be a sum of the plan's clients.
+        """
+        if len(totals) != 1:
+            raise WireError(f"{len(totals)} totals: '{self._sum.scheme}' has one aggregator; give its total alone")
+        check_length(tag, self._sum.plan)
+        p = self._sum.parameters
+        frame = wire.decode(totals[0], self._sum.header(tag), wire.TOTAL, p.total_bytes(tag.length))
+        check_count(frame.count, self._sum.plan)
+        planes, out = np.frombuffer(frame.body, np.uint8), np.empty(tag.length)
+        half = planes.size // 2
+        found = native_ring(p).open(planes[:half], planes[half:], self._secret, self._sum.codec.step, out)
+        if found is None:
+            raise not_canonical()
+        self._sum.check_opened(*found, frame.count)
+        return out
+
+
+def split_planes(parameters: RlweParameters, body: memoryview) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return both planes of a body, checked.
+
+    Raises:
+        WireError: a residue is not canonical.
+    """
+    half = body.nbytes // 2
+    return checked_plane(parameters, body[:half]), checked_plane(parameters, body[half:])
