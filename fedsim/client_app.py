@@ -6,6 +6,7 @@ from flwr.clientapp import ClientApp
 from crypto import InputError
 from fedsim.cohort import train_here
 from fedsim.registry import train_config
+from fedsim.simulation.drills import Honest, drill_of
 from fedsim.site import Site, read_state, site_of
 from fedsim.tasks.training import TrainResult, client_seed, evaluate
 from strategies.client import Sealed, Stopwatch
@@ -40,35 +41,47 @@ def train_round(message: Message, context: Context) -> Message:
     if "arrays" in content.array_records:
         return _train_for_flower(message, site, client, watch)
     plan = RoundPlan.from_record(content.config_records["config"])
+    drill = _drill(site, plan.round, client)
+    drill.begin()
     before = _receive(content, site, context)
     watch.lap(_receiving(content))
     load_state_arrays(site.model, before.arrays)
     site.half.prepare(site.model, plan)
     result, shared_s = _train(site, client, plan.round, plan.rounds, float(plan.extras.get("proximal-mu", 0.0)))
-    after = read_state(site.model)
+    after = drill.trained(read_state(site.model))
     watch.lap("train", shared_s)
-    sealed = site.half.seal(
-        plan,
-        before,
-        after,
-        num_examples=result.num_examples,
-        partition_id=client,
-        buffer_names=site.buffer_names,
-        protection=site.protection,
-        memory=context.state,
-    )
+    examples = drill.examples(result.num_examples)
+    with drill.protection(site.protection, plan.secure) as protection:
+        sealed = site.half.seal(
+            plan,
+            before,
+            after,
+            num_examples=examples,
+            partition_id=client,
+            buffer_names=site.buffer_names,
+            protection=protection,
+            memory=context.state,
+        )
     _keep_local(site, after, context)
     watch.lap("seal")
     reply = sealed.content()
-    reply["metrics"] = MetricRecord(
-        {"num-examples": result.num_examples, "loss": result.loss, **_clipping(site, sealed)}
-    )
+    reply["metrics"] = MetricRecord({"num-examples": examples, "loss": result.loss, **_clipping(site, sealed)})
     watch.lap("upload")
     costs = {"train_flops": float(result.forward_backward_flops or 0)}
     if not site.protection.uniform_only:
         costs |= {"clipped": float(sealed.clipped), "coordinates": float(sealed.length)}
     reply["phases"] = watch.record(costs)
+    drill.send(reply, context.state)
     return Message(reply, reply_to=message)
+
+
+def _drill(site: Site, server_round: int, client: int) -> Honest:
+    return drill_of(site.config.faults, site.config.seed, server_round, client)
+
+
+def _round_of(message: Message) -> int:
+    group = message.metadata.group_id
+    return int(group) if group.isdigit() else 0
 
 
 def _clipping(site: Site, sealed: Sealed) -> dict[str, float]:
@@ -103,6 +116,7 @@ def _train_for_flower(message: Message, site: Site, client: int, watch: Stopwatc
     server_round, mu = config.get("server-round", 0), config.get("proximal-mu", 0.0)
     if not isinstance(server_round, int) or not isinstance(mu, float):
         raise InputError(f"server-round {server_round!r}, proximal-mu {mu!r}: must be numbers")
+    _drill(site, server_round, client).begin()
     result, shared_s = _train(site, client, server_round, site.config.federation.rounds, mu)
     watch.lap("train", shared_s)
     reply = RecordDict({"arrays": array_record(read_state(site.model))})
@@ -117,6 +131,7 @@ def evaluate_round(message: Message, context: Context) -> Message:
     """Evaluate the global model on the client's share of the test set."""
     watch = Stopwatch()
     site, client = site_of(context.run_config, context.node_config), partition_id(context)
+    _drill(site, _round_of(message), client).ask_again()
     if "arrays" in message.content.array_records:
         state = read_model(message.content.array_records["arrays"])
     else:
@@ -150,6 +165,7 @@ def partial_round(message: Message, context: Context) -> Message:
     plan, length = RoundPlan.from_record(config), config.get("length")
     if not isinstance(length, int):
         raise InputError(f"length is {length!r}: must be a whole number; versions must agree")
+    _drill(site, plan.round, client).ask_again()
     totals = read_sealed(message.content.array_records["total"], 1)
     watch.lap("download")
     partial = site.protection.partial(totals[0], plan.secure, client, plan.tag(length))

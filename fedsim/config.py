@@ -19,7 +19,7 @@ from fedsim._config.describe import Key, schema
 from fedsim._config.files import apply_overrides, parse_toml, put_all, read_toml, template
 from fedsim._config.files import to_toml as _to_toml
 from fedsim._config.flat import Scalar, flatten, unflatten
-from fedsim._config.heterogeneity import ClockConfig, DevicesConfig
+from fedsim._config.heterogeneity import ClockConfig, DevicesConfig, FaultsConfig
 from fedsim._config.problems import problems_of
 from fedsim._config.protections import (
     PROTECTIONS,
@@ -192,6 +192,7 @@ __all__ = [
     "DevicesConfig",
     "DictPflConfig",
     "EngineConfig",
+    "FaultsConfig",
     "FedAdamConfig",
     "FedAvgConfig",
     "FedAvgMConfig",

@@ -21,6 +21,7 @@ from fedsim.registry import server_half
 from fedsim.simulation.clock import VirtualClock
 from fedsim.simulation.clocked_grid import ClockedGrid
 from fedsim.simulation.devices import write_devices
+from fedsim.simulation.duplicates import DuplicatingGrid
 from fedsim.site import Site, buffer_rule, secure_plan, server_site_of
 from fedsim.stock import run_stock
 from fedsim.tasks.heterogeneity import jensen_shannon, label_emd
@@ -144,6 +145,8 @@ def serve(folder: RunFolder, grid: Grid, site: Site, watcher: Observer, *, resum
     done = point.round if point else 0
     clock = clock_of(site)
     recorder = Recorder(folder, site, watcher, clock, resumed_round=done if resume else None)
+    if config.faults.duplicate:
+        grid = DuplicatingGrid(grid, config.faults.duplicate, config.faults.rounds)
     grid = ClockedGrid(grid, clock)
     _write_partition(folder, site)
     write_devices(clock.devices, folder.path / "devices.csv")

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from fedsim._config.base import Fraction, NotNegative, Options, Positive, Section
+from fedsim._config.base import BelowOne, Fraction, Ints, NotNegative, Options, Positive, Section
 
 AtLeastOne = Annotated[float, Field(ge=1)]
 PresetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._:-]*$")]
@@ -61,6 +61,34 @@ class ClockConfig(Section):
         description="deadline, first-k: ask so many times the wanted clients; as many as wanted count, the first ones",
     )
     server: PresetName = Field(default="server", description="device of the server, which adds and opens")
+
+
+class FaultsConfig(Section):
+    """Drills: clients, by number, that fail on purpose."""
+
+    rounds: Ints = Field(default=(), description="rounds in which the drills below happen; empty: all")
+    dropout: BelowOne = Field(default=0.0, description="chance of each client in each round to be lost before training")
+    drop_before: Ints = Field(default=(), description="clients that are lost before they train")
+    drop_during: Ints = Field(default=(), description="clients whose connection breaks while they send")
+    drop_after: Ints = Field(default=(), description="clients that are gone after their update was delivered")
+    slow: Ints = Field(default=(), description="clients that train slow_factor times as long, in virtual time")
+    slow_factor: Positive = Field(default=10.0, description="slow: by how much")
+    duplicate: Ints = Field(default=(), description="clients whose reply arrives twice")
+    stale: Ints = Field(default=(), description="clients that send the update of their last round again")
+    corrupt: Ints = Field(default=(), description="clients one bit of whose update is flipped on its way")
+    nan: Ints = Field(default=(), description="clients whose training ends in NaN")
+    wrong_key: Ints = Field(default=(), description="clients that seal under a key of their own")
+    lie: Ints = Field(default=(), description="clients that state lie_factor times the examples that they have")
+    lie_factor: Positive = Field(default=10.0, description="lie: by how much")
+
+    @property
+    def clients(self) -> list[int]:
+        """All clients with a drill, as often as they have one."""
+        kinds = (name for name in type(self).model_fields if name not in ("rounds", "dropout", *_FACTORS))
+        return [client for name in kinds for client in getattr(self, name)]
+
+
+_FACTORS = ("slow_factor", "lie_factor")
 
 
 def asked(sampled: int, num_clients: int, over_selection: float) -> int:

@@ -269,6 +269,30 @@ RULES: tuple[Rule, ...] = (
         "raise clock.over_selection, with federation.participation below 1",
     ),
     Rule(
+        ("faults", "federation.num_clients"),
+        lambda c: any(not 0 <= client < c.federation.num_clients for client in c.faults.clients),
+        "has a client that is not there; clients are numbered from 0, and there are {federation.num_clients}",
+        "correct its number",
+    ),
+    Rule(
+        ("faults",),
+        lambda c: len(set(c.faults.clients)) < len(c.faults.clients),
+        "has a client with two drills",
+        "give each client one",
+    ),
+    Rule(
+        ("faults.wrong_key", "protection.name"),
+        lambda c: bool(c.faults.wrong_key) and c.protection.name == "plain",
+        "there are no keys under plain",
+        "choose another protection, or leave it out",
+    ),
+    Rule(
+        ("faults", "strategy.name"),
+        lambda c: bool(c.faults.clients) and c.strategy.name.startswith("flwr:"),
+        "drills act on our strategies' replies, which {strategy.name} does not use",
+        "use a strategy of ours, or federation-wide faults.dropout",
+    ),
+    Rule(
         ("engine.workers", "engine.name"),
         lambda c: c.engine.name == "inline" and (c.engine.workers or 1) > 1,
         "engine inline works in the program's own process",

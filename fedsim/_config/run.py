@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import Field
 
 from fedsim._config.base import Section
-from fedsim._config.heterogeneity import ClockConfig, DevicesConfig, asked
+from fedsim._config.heterogeneity import ClockConfig, DevicesConfig, FaultsConfig, asked
 from fedsim._config.protections import PROTECTIONS, PlainConfig, Protection, ProtectionConfig, protection_tag
 from fedsim._config.sections import (
     DataConfig,
@@ -37,6 +37,7 @@ class Settings(Section):
     engine: EngineConfig = Field(default=EngineConfig(), description="where the clients run")
     devices: DevicesConfig = Field(default=DevicesConfig(), description="what kind of devices the clients are")
     clock: ClockConfig = Field(default=ClockConfig(), description="how long a round waits, in virtual time")
+    faults: FaultsConfig = Field(default=FaultsConfig(), description="drills: clients that fail on purpose")
     output: OutputConfig = Field(default=OutputConfig(), description="what a run leaves behind")
 
     @property

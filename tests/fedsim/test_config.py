@@ -192,6 +192,10 @@ BREAKERS = [
     ["clock.deadline_s=3"],
     ["clock.over_selection=1.3", "federation.participation=0.5"],
     ["clock.policy=first-k"],
+    ["faults.nan=[20]"],
+    ["faults.nan=[2]", "faults.stale=[2]"],
+    ["faults.wrong_key=[2]"],
+    ["faults.nan=[2]", "strategy.name=flwr:FedAvg"],
     ["engine.name=inline", "engine.workers=2"],
     ["engine.name=inline", "engine.ray_address=ray://host:10001"],
 ]
