@@ -16,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from fedsim._cli.deploy import app as deploy
 from fedsim._cli.devices import devices
 from fedsim._cli.exits import exits, stoppable
 from fedsim._cli.helper import helper
@@ -217,6 +218,7 @@ app.command()(sizes)
 app.add_typer(helper, name="helper")
 app.command()(devices)
 app.command()(partition)
+app.add_typer(deploy)
 
 
 def main() -> None:

@@ -1,5 +1,7 @@
 """The Flower ClientApp of every run: the same in simulation, under Flower's engine, and in deployment."""
 
+from pathlib import Path
+
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -11,7 +13,15 @@ from fedsim.site import Site, read_state, site_of
 from fedsim.tasks.training import TrainResult, client_seed, evaluate
 from strategies.client import Sealed, Stopwatch
 from strategies.plan import RoundPlan
-from strategies.records import NamedArrays, array_record, model_record, read_model, read_sealed, sealed_record
+from strategies.records import (
+    NamedArrays,
+    array_record,
+    model_bytes,
+    model_record,
+    read_model,
+    read_sealed,
+    sealed_record,
+)
 from strategies.state import load_state_arrays
 
 app = ClientApp()
@@ -144,6 +154,7 @@ def evaluate_round(message: Message, context: Context) -> Message:
             f"client {client} has no test samples: lower client_evaluation_fraction or the number of clients"
         )
     result = evaluate(site.model, x, y)
+    _write_model(state, context)
     watch.lap("evaluate")
     reply = RecordDict(
         {
@@ -200,6 +211,16 @@ def _receive(content: RecordDict, site: Site, context: Context) -> NamedArrays:
 def _receiving(content: RecordDict) -> str:
     """Return the phase that getting the model belongs to."""
     return "open" if any(name.startswith("total") for name in content.array_records) else "download"
+
+
+def _write_model(state: NamedArrays, context: Context) -> None:
+    """Write the global model into the folder that the node's configuration names as ``out``, if it names one."""
+    if place := context.node_config.get("out"):
+        path = Path(str(place)) / "model.safetensors"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_suffix(".new")
+        fresh.write_bytes(model_bytes(state))
+        fresh.replace(path)
 
 
 def _keep_local(site: Site, after: NamedArrays, context: Context) -> None:

@@ -27,6 +27,7 @@ clientapp = "flower_app.client_app:app"
 
 [tool.flwr.app.config]
 config = ""
+resume = ""
 """
 _STUB = '''"""Stub of the app that Flower ships; the code comes from the installed package."""
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 import logging
+import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +15,11 @@ from fedsim import errors
 from fedsim.checkpoint import Checkpoint, latest_checkpoint, load_if_there, save_checkpoint, weights_sha256
 from fedsim.clocks import clock_of
 from fedsim.config import RunConfig, to_toml
-from fedsim.events import NullObserver, Observer
+from fedsim.events import Observer
+from fedsim.measure.report import write_report
 from fedsim.measure.runfolder import RunFolder, environment, now
 from fedsim.measure.runs import write_partition
+from fedsim.progress import watching
 from fedsim.recorder import Recorder
 from fedsim.registry import server_half
 from fedsim.simulation.clock import VirtualClock
@@ -59,14 +63,27 @@ class Outcome:
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Serve a run under Flower's engine or in deployment; the run's folder is named by the settings."""
-    site = server_site_of(context.run_config)
+    """Serve a run under Flower's engine or in deployment; the run's folder is named by the settings.
+
+    The run config's key ``resume`` names the folder of a run that was cut off; FEDSIM_RUNS, the place of all folders.
+    """
+    resume = str(context.run_config.get("resume", ""))
+    places = {"output.name": resume} if resume else {}
+    if runs := os.environ.get("FEDSIM_RUNS"):
+        places["output.folder"] = runs
+    site = server_site_of({**context.run_config, **places})
     if site.config.output.name is None:
         # `flwr run .` gives no name; the run's number makes one.
-        site = server_site_of({**context.run_config, "output.name": f"flower-{context.run_id}"})
+        site = server_site_of({**context.run_config, **places, "output.name": f"flower-{context.run_id}"})
         log.warning("output.name is not set: the run's folder is %s", folder_path(site.config).resolve())
-    folder = open_folder(site.config)
-    serve_in(folder, grid, site, NullObserver())
+    folder = RunFolder.open(folder_path(site.config)) if resume else open_folder(site.config)
+    with watching(sys.stdout) as observer:
+        observer.started(site.config, folder.path)
+        try:
+            serve_in(folder, grid, site, observer, resume=bool(resume))
+        finally:
+            if site.config.output.report:
+                write_report([folder.path], None)
 
 
 def folder_path(config: RunConfig) -> Path:

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from crypto import InputError
 from crypto.base import Plan
 from crypto.keys import CLIENTS, SERVER
-from fedsim.config import RunConfig, from_run_config
+from fedsim.config import RunConfig, from_run_config, load_config, to_run_config
 from fedsim.protections import protection_of
 from fedsim.registry import client_half, server_half
 from fedsim.tasks.cohort import obstacle
@@ -218,17 +219,46 @@ def site_of(run_config: Mapping[str, Scalar], node_config: Mapping[str, Scalar] 
 
     Args:
         run_config: as :func:`fedsim.config.to_run_config` makes it.
-        node_config: a client's own; ``keys`` names the folder of its keys, otherwise FEDSIM_KEYS does.
+        node_config: a client's own; ``keys`` names the folder of its keys, otherwise FEDSIM_KEYS does, and
+            ``settings`` the file of the settings that it agreed to.
+
+    Raises:
+        InputError: the server's settings are not those that the client agreed to.
     """
-    keys = (node_config or {}).get("keys") or os.environ.get("FEDSIM_KEYS")
-    return _site(tuple(sorted(run_config.items())), str(keys) if keys else None, CLIENTS)
+    node = node_config or {}
+    keys = node.get("keys") or os.environ.get("FEDSIM_KEYS")
+    items = tuple(sorted(_without_launch(run_config).items()))
+    if settings := node.get("settings"):
+        _check_agreed(items, str(settings))
+    return _site(items, str(keys) if keys else None, CLIENTS)
+
+
+def _without_launch(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the settings alone, without what says how a run is started."""
+    return {key: value for key, value in run_config.items() if key != "resume"}
+
+
+@lru_cache(maxsize=4)
+def _check_agreed(items: tuple[tuple[str, Scalar], ...], path: str) -> None:
+    """Compare the server's settings with a client's own, but for where files lie and which engine runs."""
+    theirs, ours = (to_run_config(config) for config in (from_run_config(dict(items)), load_config(path)))
+    differ = [
+        f"{key} is {theirs.get(key, 'not set')!r}, agreed was {ours.get(key, 'not set')!r}"
+        for key in sorted({*theirs, *ours})
+        if theirs.get(key) != ours.get(key) and key.split(".")[0] not in ("output", "engine")
+    ]
+    if differ:
+        raise InputError(
+            f"{len(differ)} settings of the server are not those that this client agreed to in {Path(path).name}: "
+            f"{'; '.join(differ[:3])}; a client trains under its own settings only, give both sides the same file"
+        )
 
 
 def server_site_of(run_config: Mapping[str, Scalar], keys: str | None = None) -> Site:
     """Return the process's site for the server; `keys`, else FEDSIM_SERVER_KEYS, names its folder of public keys."""
     keys = keys or os.environ.get("FEDSIM_SERVER_KEYS")
     # Without keys the two sides see the same, and one model serves both.
-    return _site(tuple(sorted(run_config.items())), keys, SERVER if keys else CLIENTS)
+    return _site(tuple(sorted(_without_launch(run_config).items())), keys, SERVER if keys else CLIENTS)
 
 
 @lru_cache(maxsize=4)
