@@ -57,6 +57,7 @@ def train_round(message: Message, context: Context) -> Message:
     watch.lap(_receiving(content))
     load_state_arrays(site.model, before.arrays)
     site.half.prepare(site.model, plan)
+    site.half.examine(site.model, *site.train_data(client), plan, context.state)
     result, shared_s = _train(site, client, plan.round, plan.rounds, float(plan.extras.get("proximal-mu", 0.0)))
     after = drill.trained(read_state(site.model))
     watch.lap("train", shared_s)

@@ -12,14 +12,17 @@ from strategies.dictpfl import DictClient, DictPFL
 from strategies.fedavg import FedAdam, FedAvg, FedAvgM, FedProx
 from strategies.fedluar import FedLUAR, LuarClient
 from strategies.fedluar_sealed import SealedFedLUAR, SealedLuarClient
+from strategies.fedml_he import FedMLHE, FedMLHEClient
+from strategies.fedtop import FedTop, TopClient
 
 #: Name -> server half; its constructor takes the options of the strategy's settings by name.
 SERVER_HALVES: dict[str, type[FederatedStrategy]] = {
-    s.name: s for s in (FedAvg, FedProx, FedAvgM, FedAdam, FedLUAR, DictPFL)
+    s.name: s for s in (FedAvg, FedProx, FedAvgM, FedAdam, FedLUAR, DictPFL, FedTop, FedMLHE)
 }
 
 #: Name -> client half, where it is not the one that trains the whole model.
-CLIENT_HALVES: dict[str, type[ClientHalf]] = {half.name: half for half in (LuarClient, DictClient)}
+_CLIENTS: tuple[type[ClientHalf], ...] = (LuarClient, DictClient, TopClient, FedMLHEClient)
+CLIENT_HALVES: dict[str, type[ClientHalf]] = {half.name: half for half in _CLIENTS}
 
 
 def server_half(config: RunConfig, **common: Any) -> FederatedStrategy:

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils import parametrize
 
 from strategies._dict_layers import DictConv2d, DictLinear, DictOptions, DictProjection, decompose
+from strategies._freezing import freeze, refuse_batch_norm
 from strategies.errors import Incompatible
 
 #: A table must be this many times smaller than its weight, else the layer stays frozen.
@@ -47,7 +47,7 @@ class DictModel:
         self._options = options
         self._ranks = options.by_layer()
         self._unused = set(self._ranks)
-        _check(model)
+        refuse_batch_norm(model)
         head = _head(model) if options.train_head else None
         kept = {id(p) for p in head.parameters()} if head is not None else set()
         self._decompose(model, head)
@@ -58,7 +58,10 @@ class DictModel:
                 f"rank {options.rank}: no layer has {_LEAST_RATIO} times as many outputs or more; lower strategy.rank, "
                 "give strategy.ranks, or set strategy.convolutions"
             )
-        _freeze(model, kept, options.train_bias)
+        freeze(
+            model,
+            lambda module, name, p: name == "table" or id(p) in kept or (options.train_bias and _small(module, name)),
+        )
         self.digest = self._digest(model)
 
     def _decompose(self, model: nn.Module, head: nn.Module | None) -> None:
@@ -149,15 +152,6 @@ class DictModel:
         return out
 
 
-def _check(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm):
-            raise Incompatible(
-                f"layer '{name}' is {type(module).__name__}: its statistics would have to travel beside the tables, "
-                "which train alone; use a model with group or layer norms"
-            )
-
-
 def _head(model: nn.Module) -> nn.Module:
     """Return the last linear layer.
 
@@ -174,16 +168,9 @@ def _head(model: nn.Module) -> nn.Module:
     return head
 
 
-def _freeze(model: nn.Module, kept: set[int], train_bias: bool) -> None:
-    """Turn every parameter that does not train into a buffer, so that parameters are what trains and travels."""
-    for module in list(model.modules()):
-        for name, parameter in list(module.named_parameters(recurse=False)):
-            norm = isinstance(module, nn.LayerNorm | nn.GroupNorm)
-            small = train_bias and (norm or name.endswith("bias"))
-            if name == "table" or id(parameter) in kept or small:
-                continue
-            delattr(module, name)
-            module.register_buffer(name, parameter.detach())
+def _small(module: nn.Module, name: str) -> bool:
+    """Return whether a parameter is a bias or of a norm."""
+    return isinstance(module, nn.LayerNorm | nn.GroupNorm) or name.endswith("bias")
 
 
 __all__ = ["DictModel"]

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from crypto import InputError, Layout, LayoutMismatch
 from strategies.fedavg import with_values
@@ -98,6 +98,9 @@ class ClientHalf:
             buffer_names=buffer_names,
             protection=protection,
         )
+
+    def examine(self, model: nn.Module, x: Tensor, y: Tensor, plan: RoundPlan, memory: RecordDict) -> None:
+        """Look at the client's data before it trains; the model holds the global weights and is not changed."""
 
     def update(self, before: NamedArrays, after: NamedArrays, plan: RoundPlan) -> NamedArrays:
         """Return what travels, before weighting: the weights or their change, as the plan's payload says."""

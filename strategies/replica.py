@@ -189,6 +189,12 @@ class ReplicatedHalf(ClientHalf):
         _keep(memory, shared, own, {"round": mark["round"], "sent": plan.round})
         return Sealed(blobs, sum(lengths), clipped, notes=Agreement(tuple(lengths), proof).records())
 
+    def note(self, memory: RecordDict, arrays: Arrays) -> None:
+        """Add arrays to this client's own, between :meth:`receive` and :meth:`seal`."""
+        own = memory[_OWN]
+        assert isinstance(own, ArrayRecord)
+        memory[_OWN] = model_record(NamedArrays({**read_model(own).arrays, **arrays}))
+
     def _proof(self, shared: Arrays, before: NamedArrays, plan: RoundPlan, secret: bytes) -> bytes:
         """Return a hash of the common state under a key that the server does not have: it can compare, not test."""
         key = hmac.new(secret, b"fedsim-agreement-v1", hashlib.sha256).digest()

@@ -161,6 +161,24 @@ class DictPflConfig(Strategy):
     residual: bool = Field(default=True, description="a client keeps what it could not send")
 
 
+class FedTopConfig(Strategy):
+    """FedAvg on the last layers alone (FedHE-Top2 of Xue et al. 2025, under an encrypted sum)."""
+
+    name: Literal["fedtop"] = Field(default="fedtop", description="strategy")
+    layers: Count = Field(default=2, description="number of last layers with weights that train and travel")
+
+
+class FedMlHeConfig(Strategy):
+    """The most sensitive coordinates under the protection, the rest in the clear (Jin et al. 2023)."""
+
+    clients_hold_model = True
+
+    name: Literal["fedml-he"] = Field(default="fedml-he", description="strategy")
+    encrypted_share: FractionOrZero = Field(default=0.1, description="p: share of the coordinates that are protected")
+    every: CountOrZero = Field(default=0, description="rounds between two scorings of the coordinates; 0 scores once")
+    score_examples: CountOrZero = Field(default=0, description="examples that a client scores with; 0 for all")
+
+
 class FlwrStrategyConfig(Strategy):
     """A strategy that comes with Flower, by the name of its class."""
 
@@ -191,6 +209,8 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "fedadam": FedAdamConfig,
     "fedluar": FedLuarConfig,
     "dictpfl": DictPflConfig,
+    "fedtop": FedTopConfig,
+    "fedml-he": FedMlHeConfig,
     "flwr": FlwrStrategyConfig,
 }
 
@@ -208,6 +228,8 @@ StrategyConfig = Annotated[
     | Annotated[FedAdamConfig, Tag("fedadam")]
     | Annotated[FedLuarConfig, Tag("fedluar")]
     | Annotated[DictPflConfig, Tag("dictpfl")]
+    | Annotated[FedTopConfig, Tag("fedtop")]
+    | Annotated[FedMlHeConfig, Tag("fedml-he")]
     | Annotated[FlwrStrategyConfig, Tag("flwr")],
     Discriminator(strategy_tag),
 ]

@@ -1,0 +1,1 @@
+"""Experiments on DictPFL and its baselines."""
