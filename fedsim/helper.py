@@ -79,7 +79,7 @@ class Task:
                 plan=Plan(**values["plan"]),
                 parameters=parameters,
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{path} is no helper task ({error}): write it anew with the run's settings") from error
 
 

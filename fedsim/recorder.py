@@ -5,13 +5,14 @@ import math
 import time
 from collections.abc import Mapping
 from itertools import accumulate
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
+from flwr.app import RecordDict
 from numpy.typing import NDArray
 
 from crypto.fixed_point import CLIPPING_WARNING_SHARE
-from fedsim.checkpoint import Checkpoint, save_checkpoint
+from fedsim.checkpoint import Checkpoint, save_checkpoint, save_clients
 from fedsim.events import Observer, RoundEnd
 from fedsim.measure.ledger import HELPER, SERVER, ClientRound, Entry, Ledger
 from fedsim.measure.metrics import VIRTUAL_ROUND_S, Metrics
@@ -23,10 +24,13 @@ from strategies.fold import REJECTED, Delivered
 from strategies.outcome import RoundRecord
 from strategies.records import NamedArrays
 from strategies.rounds import LATE
+from strategies.sealed_state import SealedState
 from strategies.state import load_state_arrays
 
 log = logging.getLogger(__name__)
 
+#: Metrics of a round that are not of the model.
+_COUNTS = ("sampled", "accepted", "round_s", "clipped_share")
 #: Phases of a client's own clock, in order, as the client app names them.
 _CLIENT_PHASES = ("download", "open", "train", "seal", "upload")
 
@@ -40,12 +44,25 @@ class Served(Protocol):
         ...
 
     @property
-    def sealed(self) -> object | None:
+    def sealed(self) -> SealedState | None:
         """The last sealed total, where only clients can open it."""
         ...
 
     def state_dict(self) -> dict[str, NDArray[np.generic]]:
         """The strategy's own arrays."""
+        ...
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A grid that holds what its clients keep between messages."""
+
+    def client_states(self) -> dict[int, RecordDict]:
+        """Return each client's own records, by partition id."""
+        ...
+
+    def restore_client_states(self, states: Mapping[int, RecordDict]) -> None:
+        """Give clients the records of an earlier process."""
         ...
 
 
@@ -58,16 +75,24 @@ class Recorder:
         watcher: told of each round.
         clock: gives virtual seconds; a resumed run's is set to where its records end.
         resumed_round: records of later rounds are forgotten first.
+        clients: simulated clients, whose own records a checkpoint must have too; ``None`` where they run elsewhere.
     """
 
     def __init__(
-        self, folder: RunFolder, site: Site, watcher: Observer, clock: VirtualClock, resumed_round: int | None = None
+        self,
+        folder: RunFolder,
+        site: Site,
+        watcher: Observer,
+        clock: VirtualClock,
+        resumed_round: int | None = None,
+        clients: Remembering | None = None,
     ) -> None:
+        self._clients = clients
         self.folder, self.site, self.watcher, self.clock = folder, site, watcher, clock
         self.ledger = Ledger(folder.path, keep_rounds=resumed_round)
         self.metrics = Metrics(folder.path, keep_rounds=resumed_round)
-        self.last: dict[str, float] = {}
         self.last_round = resumed_round or 0
+        self.last = self._of_round(self.last_round)
         self._evaluate_s = 0.0
         self._virtual_s = math.nan
         if resumed_round:
@@ -89,6 +114,15 @@ class Recorder:
         self._measure(record)
         self._checkpoint(record, strategy)
         self.watcher.round_end(self._event(record))
+
+    def _of_round(self, number: int) -> dict[str, float]:
+        """Return a round's metrics as they were written down, by the names that they have in a round's record."""
+        found = {}
+        for row in self.metrics.table().to_pylist():
+            if row["round"] == number and row["name"] not in _COUNTS:
+                prefix = "" if row["name"].startswith("train_") else f"{row['side']}_"
+                found[prefix + row["name"]] = row["value"]
+        return found
 
     def close(self) -> None:
         """Write the tables' final files."""
@@ -160,10 +194,28 @@ class Recorder:
             output.checkpoint_every > 0 and record.round % output.checkpoint_every == 0
         )
         # A round that costs privacy is never repeated, so a run that dies must not lose its model.
-        due = due or self.site.protection.spends
-        if due and strategy.state is not None and strategy.sealed is None:
-            point = Checkpoint(record.round, strategy.state, strategy.state_dict())
-            save_checkpoint(self.folder.checkpoints, point, output.keep)
+        if due or self.site.protection.spends:
+            self.save(record.round, strategy)
+
+    def save(self, at: int, strategy: Served) -> None:
+        """Write a checkpoint of a round: the model or the sealed total, the strategy's state, and the clients'."""
+        if strategy.state is None:
+            return
+        keep = self.site.config.output.keep
+        # First, so that a checkpoint is never without them.
+        if states := self._client_states():
+            save_clients(self.folder.clients, at, states, keep)
+        point = Checkpoint(at, strategy.state, strategy.state_dict(), strategy.sealed)
+        save_checkpoint(self.folder.checkpoints, point, keep)
+
+    def _client_states(self) -> dict[int, RecordDict]:
+        """Return what clients keep and cannot be sent again."""
+        spare = self.site.half.replaceable
+        found = {
+            client: RecordDict({name: record for name, record in state.items() if name not in spare})
+            for client, state in (self._clients.client_states() if self._clients else {}).items()
+        }
+        return {client: state for client, state in found.items() if state}
 
     def _event(self, record: RoundRecord) -> RoundEnd:
         return RoundEnd(
@@ -321,4 +373,4 @@ def outcome(item: Delivered) -> str:
     return {LATE: "late", REJECTED: "rejected"}.get(item.error_code, "dropped")
 
 
-__all__ = ["Recorder", "clipped_share", "outcome"]
+__all__ = ["Recorder", "Remembering", "clipped_share", "outcome"]

@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from fedsim.checkpoint import weights_sha256
 from fedsim.cohort import choose_cohort
 from fedsim.config import RunConfig, load_config, to_run_config, with_values
 from fedsim.events import NullObserver, Observer
+from fedsim.keystore import find_keys, kept
+from fedsim.measure._files import atomic
 from fedsim.measure.errors import MeasureError, RunFolderError
 from fedsim.measure.runfolder import RunFolder, now
 from fedsim.measure.runs import load_run
@@ -86,8 +89,16 @@ def run(config: RunConfig, observer: Observer, *, resume: bool = False) -> RunRe
         _check_resumable(config)
     located = with_interpreter(config)
     sizing = site_of(to_run_config(located))
-    with fresh_keys(sizing.protection, secure_plan(sizing)) as keys:
+    # What only clients can open is lost with their keys, so these outlive a run that is cut off.
+    keeps = sizing.protection.opened_by == "clients"
+    with ExitStack() as stack:
+        if resume and keeps:
+            keys = find_keys(folder_path(config))
+        else:
+            keys = stack.enter_context(fresh_keys(sizing.protection, secure_plan(sizing)))
         config, folder = _claim(config, resume)
+        if keeps:
+            keys = stack.enter_context(kept(keys, folder.path))
         run_config = to_run_config(with_values(located, {"output.name": config.output.name}))
         try:
             engine = choose_engine(sizing)
@@ -115,9 +126,8 @@ def _open_as_client(folder: RunFolder, site: Site, outcome: Outcome) -> Outcome:
     assert outcome.sealed is not None
     received = site.half.receive(outcome.sealed, site.protection, site.initial, site.buffer_names, RecordDict())
     state = site.half.export(received)
-    path = folder.path / "clients" / "model.safetensors"
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(model_bytes(state))
+    with atomic(folder.clients / "model.safetensors") as file:
+        file.write(model_bytes(state))
     digest = weights_sha256(state)
     folder.update_status("finished", weights_sha256=digest)
     return Outcome(outcome.rounds, outcome.metrics, state, digest)
@@ -174,11 +184,6 @@ def _check_resumable(config: RunConfig) -> None:
     if load_config(path / "config.toml") != config:
         raise errors.FedsimError(
             f"the settings differ from {path / 'config.toml'}: a run resumes with its own; use that file, or a new name"
-        )
-    if config.protection.opened_by == "clients":
-        raise errors.FedsimError(
-            f"a run under {config.protection.name} cannot resume: the server holds sealed totals only, and "
-            "each run has fresh keys; start it anew under another name"
         )
     if config.strategy.clients_hold_model:
         raise errors.FedsimError(

@@ -12,15 +12,16 @@ from flwr.serverapp import Grid, ServerApp
 
 from crypto.base import Budget
 from fedsim import errors
-from fedsim.checkpoint import Checkpoint, latest_checkpoint, load_if_there, save_checkpoint, weights_sha256
+from fedsim.checkpoint import Checkpoint, latest_checkpoint, load_clients, load_if_there, weights_sha256
 from fedsim.clocks import clock_of
 from fedsim.config import RunConfig, to_toml
 from fedsim.events import Observer
+from fedsim.measure._files import atomic
 from fedsim.measure.report import write_report
 from fedsim.measure.runfolder import RunFolder, environment, now
 from fedsim.measure.runs import write_partition
 from fedsim.progress import watching
-from fedsim.recorder import Recorder
+from fedsim.recorder import Recorder, Remembering
 from fedsim.registry import server_half
 from fedsim.simulation.clock import VirtualClock
 from fedsim.simulation.clocked_grid import ClockedGrid
@@ -161,7 +162,10 @@ def serve(folder: RunFolder, grid: Grid, site: Site, watcher: Observer, *, resum
     # Without a checkpoint a resumed run begins anew, and so do its records.
     done = point.round if point else 0
     clock = clock_of(site)
-    recorder = Recorder(folder, site, watcher, clock, resumed_round=done if resume else None)
+    clients = grid if isinstance(grid, Remembering) else None
+    if point is not None and clients is not None:
+        clients.restore_client_states(load_clients(folder.clients, done))
+    recorder = Recorder(folder, site, watcher, clock, resumed_round=done if resume else None, clients=clients)
     if config.faults.duplicate:
         grid = DuplicatingGrid(grid, config.faults.duplicate, config.faults.rounds)
     grid = ClockedGrid(grid, clock)
@@ -231,9 +235,10 @@ def _run_ours(
             num_rounds=site.config.federation.rounds,
             timeout=LONGEST_ROUND_S,
             first_round=first,
+            sealed=point.sealed if point else None,
         )
     except BaseException:
-        _save_last_good(folder, site, strategy, recorder)
+        _save_last_good(folder, strategy, recorder)
         raise
     rounds = site.config.federation.rounds
     if strategy.sealed is not None:
@@ -253,20 +258,19 @@ def _first_round(strategy: FederatedStrategy, point: Checkpoint | None, recorder
     return max(done, opened) + 1
 
 
-def _save_last_good(folder: RunFolder, site: Site, strategy: FederatedStrategy, recorder: Recorder) -> None:
+def _save_last_good(folder: RunFolder, strategy: FederatedStrategy, recorder: Recorder) -> None:
     # The checkpoint that the round itself left is better: a failed step may have moved the strategy's own arrays since.
     if load_if_there(folder.checkpoints, recorder.last_round) is not None:
         return
-    if strategy.state is not None and strategy.sealed is None:
-        point = Checkpoint(recorder.last_round, strategy.state, strategy.state_dict())
-        save_checkpoint(folder.checkpoints, point, site.config.output.keep)
+    recorder.save(recorder.last_round, strategy)
 
 
 def finish(folder: RunFolder, state: NamedArrays | None, rounds: int, metrics: dict[str, float]) -> Outcome:
     """Write the final model as ``model.safetensors``, where the server may hold it."""
     if state is None:
         return Outcome(rounds, metrics, None, "")
-    (folder.path / "model.safetensors").write_bytes(model_bytes(state))
+    with atomic(folder.path / "model.safetensors") as file:
+        file.write(model_bytes(state))
     return Outcome(rounds, metrics, state, weights_sha256(state))
 
 

@@ -111,6 +111,7 @@ class LuarClient(ClientHalf):
     """Client half of FedLUAR: trains the whole model, sends what the plan names, completes the model it is sent."""
 
     name = "fedluar"
+    replaceable = frozenset({_MODEL, _UPDATES, _ROUND})
 
     def complete(self, content: RecordDict, state: NamedArrays, memory: RecordDict) -> NamedArrays:
         """Return the whole model: what came, and what this client makes of its own memory.

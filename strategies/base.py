@@ -8,7 +8,6 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -35,6 +34,7 @@ from strategies.records import (
     wire_bytes,
 )
 from strategies.rounds import chunk_size, chunked, in_order, stream
+from strategies.sealed_state import SealedState
 
 log = logging.getLogger(__name__)
 
@@ -57,18 +57,6 @@ class _Nobody:
 
     def round_done(self, record: RoundRecord, strategy: "FederatedStrategy") -> None:
         return
-
-
-@dataclass(slots=True)
-class SealedState:
-    """The global model as the server has it when only clients open: the last total and what it is of."""
-
-    totals: list[bytes]
-    plan: RoundPlan
-    length: int
-    weight: float
-    count: int
-    first_counts: bool
 
 
 class FederatedStrategy(Strategy):
@@ -215,6 +203,7 @@ class FederatedStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
         first_round: int = 1,
+        sealed: SealedState | None = None,
     ) -> Result:
         """Run the federation.
 
@@ -227,6 +216,7 @@ class FederatedStrategy(Strategy):
             evaluate_config: the same for evaluation.
             evaluate_fn: Flower's server-side evaluation; not called while only clients can open the model.
             first_round: 1, or one past a checkpoint's round.
+            sealed: a checkpoint's sealed total, where only clients can open the model.
 
         Returns:
             Flower's `Result`; its `arrays` are empty while only clients can open the model.
@@ -238,6 +228,7 @@ class FederatedStrategy(Strategy):
         """
         result = Result()
         self.begin(grid, initial_arrays)
+        self.sealed = sealed
         for server_round in range(first_round, num_rounds + 1):
             record = self._round(grid, server_round, num_rounds, timeout, train_config)
             if server_round % self.evaluate_every == 0 or server_round == num_rounds:

@@ -30,6 +30,9 @@ class ClientHalf:
     #: The plan's strategy that this half serves.
     name: ClassVar[str] = "fedavg"
 
+    #: Names of the records in a client's memory that the server can send again; all others must survive a restart.
+    replaceable: ClassVar[frozenset[str]] = frozenset()
+
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "ClientHalf":
         """Return the half for a strategy's settings."""

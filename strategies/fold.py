@@ -1,5 +1,6 @@
 """Folding sealed replies into one running total, on the server or on the worker that ran the clients."""
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -242,7 +243,7 @@ def delivered(reply: Message, node_id: int) -> Delivered:
     metrics = {k: float(v) for k, v in _scalars(content, "metrics").items()}
     return Delivered(
         node_id,
-        num_examples=int(metrics.pop("num-examples", 0)),
+        num_examples=_whole(metrics.pop("num-examples", 0.0)),
         metrics=metrics,
         phases=_scalars(content, "phases"),
         upload_bytes=_number(folded, "upload_bytes"),
@@ -251,6 +252,11 @@ def delivered(reply: Message, node_id: int) -> Delivered:
         error=rejected,
         error_code=REJECTED if rejected else 0,
     )
+
+
+def _whole(value: float) -> int:
+    # What a refused reply states may be anything, also NaN.
+    return int(value) if math.isfinite(value) else 0
 
 
 def _scalars(content: RecordDict, name: str) -> dict[str, float]:

@@ -115,23 +115,37 @@ class RoundPlan:
                 raise WireError(f"plan field '{key}' is {value!r}: expected {kind.__name__}; versions must agree")
             return value
 
-        names = json.loads(read("names", str))
         return cls(
             strategy=read("strategy", str),
             round=read("server-round", int),
             rounds=read("num-rounds", int),
-            names=tuple(names),
+            names=_names(read("names", str)),
             layout_hash=read("layout-hash", bytes),
             payload=_one_of(read("payload", str), ("weights", "delta")),
             weighting=_one_of(read("weighting", str), ("examples", "uniform")),
             weight_scale=read("weight-scale", float),
             buffers=_one_of(read("buffers", str), ("average", "local", "first")),
             first_partition=read("first-partition", int),
-            secure=Plan(
-                length=read("plan-length", int), clients=read("plan-clients", int), bound=read("plan-bound", float)
-            ),
+            secure=_secure(read("plan-length", int), read("plan-clients", int), read("plan-bound", float)),
             extras={k[2:]: v for k, v in record.items() if k.startswith("x.") and not isinstance(v, list)},
         )
+
+
+def _secure(length: int, clients: int, bound: float) -> Plan:
+    try:
+        return Plan(length=length, clients=clients, bound=bound)
+    except ValueError as error:
+        raise WireError(f"the plan's secure sum cannot be: {error}") from error
+
+
+def _names(text: str) -> tuple[str, ...]:
+    try:
+        names = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"plan field 'names' is no list of names ({error}): versions must agree") from error
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise WireError(f"plan field 'names' is {names!r:.80}: expected a list of names; versions must agree")
+    return tuple(names)
 
 
 def _one_of(value: str, allowed: Collection[_L]) -> _L:

@@ -6,6 +6,7 @@ a request per `Array`; a sealed vector travels as one blob per aggregator.
 
 import json
 import math
+import tokenize
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -23,6 +24,8 @@ MODEL_STYPE = "fedsim/safetensors"
 SEALED_STYPE = "fedsim/sealed"
 _CHUNK_BYTES = 5 * 1024 * 1024
 _ID_CHARS = 64
+# What numpy's reader raises, depending on which part of a header was damaged.
+_NOT_NUMPY = (TypeError, ValueError, EOFError, OverflowError, MemoryError, SyntaxError, tokenize.TokenError)
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ def read_model(record: ArrayRecord) -> NamedArrays:
         return model_from_bytes(record["model"].data)
     try:
         return NamedArrays({name: array.numpy() for name, array in record.items()})
-    except (TypeError, ValueError) as error:
+    except _NOT_NUMPY as error:
         raise WireError(f"a model record must hold numpy arrays: {error}") from error
 
 

@@ -84,15 +84,15 @@ REPORTS: dict[str, Report] = {
     "U59": Report("APPFL#360; NVFlare PR#4019", "the server keeps a copy of the model for each client"),
     # ------------------------------------------------------------------------------------------- simulation
     "U60": Report("flower#5855, #3238, #3159, #2758, #4277", "every bug of a client ends in one generic crash message"),
-    "U61": Report("flower#1152; ray#31961", "memory rises over repeated simulations", _LATER),
+    "U61": Report("flower#1152; ray#31961", "memory rises over repeated simulations"),
     "U62": Report("flower#3328, #1845", "the same seed gives another order of clients and another result"),
     "U63": Report("flower#3548, #7321, #1484", "clients cannot differ in speed", _LATER),
     "U64": Report("flower#1827, #694; plato PR#150", "nobody knows what was really sent"),
-    "U65": Report("flower#599; NVFlare#242; fedbiomed#39", "a crash loses the run", _LATER),
+    "U65": Report("flower#599; NVFlare#242; fedbiomed#39", "a crash loses the run"),
     "U67": Report("ray#369, #5592, #9673", "arrays out of the object store cannot be written to"),
     "U68": Report("ray PR#14451, #14616; llmaz#238", "64 MB of shared memory in a container"),
     "U69": Report("flower PR#3989", "a simulation without Ray is wanted"),
-    "U70": Report("NVFlare#2166; FLIP#618", "memory climbs for hours", _LATER),
+    "U70": Report("NVFlare#2166; FLIP#618", "memory climbs for hours"),
     "U71": Report(
         "FlowerMonthly#1",
         "a tiny model runs out of memory on an 80 GB GPU",

@@ -7,7 +7,7 @@ Ciphertexts of one level add coefficient by coefficient; that this equals the li
 a context opens.
 """
 
-from math import gcd
+from math import gcd, prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,14 +47,18 @@ def unpack(data: memoryview, bits: int, moduli: NDArray[np.uint64], shape: tuple
     """Return the residues that :func:`pack` packed.
 
     Args:
-        data: exactly ``packed_bytes(prod(shape), bits)`` bytes.
+        data: exactly ``packed_bytes(prod(shape), bits)`` bytes; a multiple of it where a size is -1.
         bits: width of one residue.
         moduli: one per limb.
         shape: ``(..., limbs, ring)``.
 
     Raises:
-        WireError: a residue is not below its modulus: whoever made the message is faulty, as its checksum is right.
+        WireError: another number of bytes, or a residue is not below its modulus: whoever made the message is faulty,
+            as its checksum is right.
     """
+    each = packed_bytes(prod(abs(size) for size in shape), bits)
+    if data.nbytes % each or (min(shape) > 0 and data.nbytes != each):
+        raise WireError(f"{data.nbytes} bytes: residues of shape {shape} take {each}; the message was cut off")
     group = 64 // gcd(64, bits)
     words = np.frombuffer(data, "<u8").reshape(-1, group * bits // 64)
     out = np.empty((len(words), group), np.uint64)

@@ -69,6 +69,7 @@ class RunFolder:
         self.run = self.path / "run.json"
         self.partition = self.path / "partition.json"
         self.checkpoints = self.path / "checkpoints"
+        self.clients = self.path / "clients"
         self.report = self.path / "report.html"
         self.figures = self.path / "figures"
 

@@ -180,6 +180,18 @@ class SimulationGrid(Grid):
         """
 
     @abstractmethod
+    def client_states(self) -> dict[int, RecordDict]:
+        """Return what each client keeps in ``context.state`` between its messages, by partition id; not copied."""
+
+    @abstractmethod
+    def restore_client_states(self, states: Mapping[int, RecordDict]) -> None:
+        """Give clients what :meth:`client_states` returned in an earlier process.
+
+        Raises:
+            ValueError: a partition id that is not of this grid.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """End the workers and give the process's task identity back. May be called twice."""
 
@@ -198,6 +210,13 @@ class SimulationGrid(Grid):
 
     def _workers(self) -> int:
         return 1
+
+    def _node_of(self, client: int) -> int:
+        if not 0 <= client < len(self._node_list):
+            raise ValueError(
+                f"client {client}: this grid has clients 0 to {len(self._node_list) - 1}; use its own states"
+            )
+        return self._node_list[client]
 
     def _release(self) -> None:
         """Restore the task identity that was there before this grid."""

@@ -1,7 +1,7 @@
 """The engine without processes: all clients run in the caller's process, one after another. No Ray is imported."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from flwr.app import Message, RecordDict
@@ -74,6 +74,15 @@ class InlineGrid(SimulationGrid):
         """Run the messages and return their replies; ids that are unknown or already pulled are left out."""
         todo = [self._pushed.pop(i) for i in message_ids if i in self._pushed]
         return self._run_batch(todo, None)
+
+    def client_states(self) -> dict[int, RecordDict]:
+        """See :meth:`SimulationGrid.client_states`."""
+        places = {node: client for client, node in enumerate(self._node_list)}
+        return {places[node]: state for node, state in sorted(self._states.items())}
+
+    def restore_client_states(self, states: Mapping[int, RecordDict]) -> None:
+        """See :meth:`SimulationGrid.restore_client_states`."""
+        self._states |= {self._node_of(client): state for client, state in states.items()}
 
     def close(self) -> None:
         """See :meth:`SimulationGrid.close`."""

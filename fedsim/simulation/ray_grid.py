@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -175,6 +175,17 @@ class RayGrid(SimulationGrid):
                 raise job.error
             self._replies |= {reply.metadata.reply_to_message_id: reply for reply in job.replies}
         return [self._replies.pop(i) for i in message_ids if i in self._replies]
+
+    def client_states(self) -> dict[int, RecordDict]:
+        """See :meth:`SimulationGrid.client_states`."""
+        places = {node: client for client, node in enumerate(self._node_list)}
+        return {places[node]: unpack(state) for node, state in sorted(self._states.items())}
+
+    def restore_client_states(self, states: Mapping[int, RecordDict]) -> None:
+        """See :meth:`SimulationGrid.restore_client_states`."""
+        for client, state in states.items():
+            packed = pack(state)
+            self._states[self._node_of(client)] = Packed(bytes(packed.meta), [bytes(b) for b in packed.buffers])
 
     def close(self) -> None:
         """See :meth:`SimulationGrid.close`; a private Ray ends with all its processes."""

@@ -228,7 +228,7 @@ def test_resuming_with_other_settings_is_refused(tmp_path, plain):
 
 @pytest.mark.parametrize(
     ("more", "words"),
-    [("strategy.name=flwr:FedAvg", "do not save their state"), ("protection.name=bfv", "sealed totals only")],
+    [("strategy.name=flwr:FedAvg", "do not save their state"), ("protection.name=bfv", "holds no keys")],
 )
 def test_runs_whose_state_is_elsewhere_cannot_resume(tmp_path, more, words):
     config = settings(tmp_path, "output.name=one", "federation.rounds=1", more)

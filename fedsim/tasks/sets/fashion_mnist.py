@@ -1,7 +1,9 @@
 """Fashion-MNIST: a packaged class-balanced part, and the whole set from Debian's package (Xiao et al. 2017)."""
 
 import gzip
+import math
 import os
+import zlib
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -75,14 +77,17 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     Raises:
         DataUnavailable: the file is not such a file or is cut off.
     """
-    with gzip.open(path, "rb") as file:
-        raw = file.read()
+    try:
+        with gzip.open(path, "rb") as file:
+            raw = file.read()
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataUnavailable(f"{path} cannot be unpacked ({error}); install the set again") from error
     dims = raw[3] if len(raw) > 3 else 0
     start = 4 + 4 * dims
     if len(raw) < start or raw[:3] != bytes([0, 0, _IDX_UINT8]):
         raise DataUnavailable(f"{path} does not start like an IDX file of bytes; install the set again")
     shape = tuple(int(size) for size in np.frombuffer(raw, ">i4", dims, 4))
-    if len(raw) - start != np.prod(shape):
+    if min(shape, default=0) < 0 or len(raw) - start != math.prod(shape):
         raise DataUnavailable(f"{path} holds {len(raw) - start} bytes for shape {shape}; install the set again")
     return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
 

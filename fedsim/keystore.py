@@ -1,0 +1,52 @@
+"""The keys of a simulated run that is not finished, kept beside the runs so that it can go on.
+
+``runs/.keys/NAME/`` holds a folder for each side, closed to others, while the run ``runs/NAME`` goes on or was cut off,
+and is removed when it finishes. It is no part of the run's folder, which may be shared.
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedsim.errors import FedsimError
+from fedsim.protections import KeyRing
+
+_SIDES = ("server", "clients")
+
+
+def kept_at(run: Path) -> Path:
+    """Return where the keys of a run's folder are kept."""
+    return run.parent / ".keys" / run.name
+
+
+def find_keys(run: Path) -> KeyRing:
+    """Return the kept keys of a run.
+
+    Raises:
+        FedsimError: there are none.
+    """
+    folder = kept_at(run)
+    if not all((folder / side).is_dir() for side in _SIDES):
+        raise FedsimError(
+            f"{folder} holds no keys: only the clients' own keys open the model of {run}; bring the folder back, or "
+            "start the run anew under another name"
+        )
+    return KeyRing(*(str(folder / side) for side in _SIDES))
+
+
+@contextmanager
+def kept(keys: KeyRing, run: Path) -> Iterator[KeyRing]:
+    """Move a run's keys to where they are kept, and remove them at the end of a block that does not raise."""
+    folder = kept_at(run)
+    if keys.server is not None and keys.clients is not None and Path(keys.clients).parent != folder:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Of an earlier run of this name, whose folder is gone.
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700)
+        for side, path in zip(_SIDES, (keys.server, keys.clients), strict=True):
+            shutil.move(path, folder / side)
+    yield KeyRing(*(str(folder / side) for side in _SIDES))
+    shutil.rmtree(folder)
+    if not any(folder.parent.iterdir()):
+        folder.parent.rmdir()
