@@ -21,7 +21,7 @@ from crypto import Layout
 from crypto.base import Plan, Tag
 from crypto.packing import Segment
 from strategies.agreement import AgreedFold
-from strategies.base import FederatedStrategy, SealedState
+from strategies.base import FederatedStrategy
 from strategies.errors import Disagreement, Incompatible
 from strategies.fold import Fold
 from strategies.nodes import Node, ask_setup
@@ -30,6 +30,7 @@ from strategies.plan import RoundPlan
 from strategies.protection import Protection
 from strategies.records import model_record, sealed_record
 from strategies.replica import NOTE, PLAN, TOTAL, Floats, ReplicatedHalf, padded
+from strategies.sealed_state import SealedState
 
 log = logging.getLogger(__name__)
 
