@@ -66,6 +66,11 @@ class AdditiveRlwe(KeyedSum):
         """Bytes are exact; the error bound holds for values that were not clipped."""
         return rlwe.budget(self.parameters, self.codec, self.plan)
 
+    @property
+    def slots(self) -> int:
+        """See :attr:`crypto.base.SecureSum.slots`."""
+        return self.parameters.ring
+
     def ciphertexts(self, length: int) -> int:
         """Return how many ciphertexts hold `length` values."""
         return self.parameters.ciphertexts(length)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedsim._cli import dict_sizes
 from fedsim._cli.exits import exits
 
 if TYPE_CHECKING:
@@ -33,6 +34,12 @@ def sizes(
         list[str] | None,
         typer.Option("--set", "-s", metavar="SECTION.KEY=VALUE", help="Settings that shape a model of ours."),
     ] = None,
+    rank: Annotated[
+        int | None, typer.Option("--rank", min=1, help="Beside it, what DictPFL sends with dictionaries of this rank.")
+    ] = None,
+    kept: Annotated[
+        float, typer.Option("--kept", min=0, max=1, help="With --rank: share of the tables that pruning leaves.")
+    ] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="JSON for programs, on standard output.")] = False,
 ) -> None:
     """Show bytes, error, headroom, security and estimated seconds of each secure sum, beside published contexts."""
@@ -54,8 +61,15 @@ def sizes(
         limit = settings.protection.plan_bound if bound is None else bound
         parameters = length or parameters_of(model, set_ or [])
         rows = sized(parameters, summed, limit, scheme or None)
+        if rank is not None and length is not None:
+            rule = "is of a model, whose layers are known"
+            raise ConfigError([Problem("--rank", f"{rank} with --length {length}", rule, "give --model, not --length")])
+        tables = max(1, dict_sizes.trained(model, rank, kept, set_ or [])) if rank is not None else 0
+        pairs = dict_sizes.beside(rows, sized(tables, summed, limit, scheme or None)) if tables else []
     if as_json:
-        typer.echo(json.dumps({"parameters": parameters, "clients": summed, "rows": [as_values(row) for row in rows]}))
+        answer = {"parameters": parameters, "clients": summed, "rows": [as_values(row) for row in rows]}
+        sent = {"dictpfl": {"parameters": tables, "rows": [dict_sizes.as_values(p) for p in pairs]}} if tables else {}
+        typer.echo(json.dumps(answer | sent))
         return
     from rich.console import Console
 
@@ -67,6 +81,9 @@ def sizes(
     for row in rows:
         context = f"{row.context}; {row.note}" if row.note else row.context
         console.print(f"{row.scheme}: {context}", highlight=False, markup=False)
+    if tables:
+        share = f", {kept:.0%} of them sent" if kept < 1 else ""
+        console.print(dict_sizes.table(pairs, f"DictPFL at rank {rank}: {tables:,} coordinates of the tables{share}"))
 
 
 def parameters_of(model: str | None, assignments: list[str]) -> int:

@@ -68,3 +68,40 @@ def test_a_scheme_that_does_not_carry_the_sum_is_shown_as_refused() -> None:
 def test_wrong_arguments_are_refused(arguments: list[str], words: str) -> None:
     result = call(*arguments)
     assert result.exit_code == 2 and words in result.output
+
+
+@pytest.mark.parametrize(
+    ("model", "rank", "tables", "ciphertexts"),
+    [
+        ("vit-b16", 2, 165_888, None),
+        ("vit-b16", 4, 331_776, (2619, 11)),
+        ("vit-b16", 8, 663_552, None),
+        ("vit-b16", 16, 1_327_104, None),
+        ("bert-base", 4, 331_776, (3342, 11)),
+        ("tinyllama-1.1b", 4, 1_576_960, (33571, 49)),
+    ],
+)
+def test_dictpfls_tables_are_counted_from_the_shapes(model, rank, tables, ciphertexts):
+    """The paper's context has 32,768 slots."""
+    done = call("--model", model, "--rank", str(rank), "--clients", "3", "--scheme", "dictpfl-paper", "--json")
+    found = json.loads(done.stdout)["dictpfl"]
+    assert found["parameters"] == tables
+    (row,) = found["rows"]
+    if ciphertexts:
+        assert (row["full_ciphertexts"], row["dict_ciphertexts"]) == ciphertexts
+        assert row["ratio"] == pytest.approx(ciphertexts[0] / ciphertexts[1])
+    full = -(-json.loads(done.stdout)["parameters"] // 32768)
+    assert (row["full_ciphertexts"], row["dict_ciphertexts"]) == (full, -(-tables // 32768))
+
+
+def test_a_model_of_ours_is_shaped_and_counted():
+    done = call("--model", "mlp", "--rank", "4", "--set", "task.name=digits", "--scheme", "bfv", "--json")
+    assert json.loads(done.stdout)["dictpfl"]["parameters"] == 4 * (64 + 128) + 650
+    half = call("--model", "mlp", "--rank", "4", "--kept", "0.5", "--set", "task.name=digits", "--scheme", "bfv")
+    assert "DictPFL at rank 4: 709 coordinates of the tables, 50% of them sent" in half.stdout
+
+
+@pytest.mark.parametrize("wrong", [["--model", "resnet18"], ["--length", "1000"]])
+def test_a_rank_needs_shapes(wrong):
+    done = call(*wrong, "--rank", "4")
+    assert done.exit_code == 2 and "--rank" in done.stderr
