@@ -24,6 +24,7 @@ from crypto.preamble.aggregator import LeaderAdder
 from crypto.preamble.blocks import BlockShape
 from crypto.preamble.dpf import Group
 from crypto.preamble.noise import NoNoiseForTests
+from crypto.preamble.pine import WRAP_NORM_STEPS
 from crypto.preamble.privacy import Guarantee, Mechanism, guarantee
 from crypto.preamble.rotation import padded_length
 from crypto.preamble.scheme import MAX_NORM_BITS, Parameters, PreambleSum
@@ -40,7 +41,7 @@ KEY_PARAMS = wire.params_hash(SCHEME, "X25519, HKDF-SHA256, ChaCha20-Poly1305", 
 VERIFICATION = {
     "strict": "V0: encoding, replay set and the same public share at both; a client can spoil the sum",
     "blocks": "V0 and V1: one block a group at most; its size is not checked, so a client can spoil the sum",
-    "norm": "V0, V1 and V3: one block a group, and the norm of all sent blocks together",
+    "norm": "V0, V1 and V3 (V4 for payloads above 8192 bits): one block a group, and the norm of all blocks together",
 }
 #: The leader's account of released rounds, in a run's folder.
 JOURNAL_FILE = "releases.csv"
@@ -235,7 +236,7 @@ def _sized(protection: PreambleProtection, plan: Plan) -> Sized:
         )
         for rounds in (1, protection.rounds)
     )
-    most = _fraction_bits(protection, s, sigma, plan.clients, shape.payload_length)
+    most = _fraction_bits(protection, s, sigma, plan.clients, shape)
     parameters = Parameters(
         norm_bound=protection.clip_norm,
         block_size=shape.block_size,
@@ -319,15 +320,17 @@ def _group(p: PreambleProtection) -> Group:
     return Group.Z32 if p.word_bits == 32 else Group.Z64
 
 
-def _fraction_bits(p: PreambleProtection, sensitivity: float, sigma: float, clients: int, words: int) -> int:
+def _fraction_bits(p: PreambleProtection, sensitivity: float, sigma: float, clients: int, shape: BlockShape) -> int:
     """Return as many bits after the point as the word, the sampler, the noise and the norm proof all carry."""
-    largest = clients * sensitivity + 8 * sqrt(2) * sigma
+    largest, words, blocks = clients * sensitivity + 8 * sqrt(2) * sigma, shape.payload_length, shape.groups
     ring_bits = {Group.Z32: 32, Group.Z64: 64, Group.FIELD64: 63}[_group(p)]
     limits = [ring_bits - 1 - log2(largest), _BLOCK_BITS - log2(sensitivity), _SIGMA_BITS - log2(sigma)]
     if p.verify == "norm":
-        # Bits of a word, sign included: few enough to prove, and no sum of squares may wrap in the field.
+        # Ranges: bits of a word, sign included, few enough to prove, and no sum of squares may wrap in the field.
         word_bits = min(MAX_NORM_BITS // words, floor((64 - log2(words)) / 2))
-        limits.append(word_bits - 2 - log2(sensitivity))
+        # Wrap-around tests: the norm of all blocks may have so many steps.
+        steps = log2(WRAP_NORM_STEPS) - log2(blocks) / 2
+        limits.append(max(word_bits - 2, steps) - log2(sensitivity))
     # A hair below, so that no party's rounding of the logarithm decides.
     return min(_MOST_FRACTION_BITS, floor(min(limits) - 1e-6))
 

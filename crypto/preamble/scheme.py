@@ -24,18 +24,20 @@ from crypto import wire as frames
 from crypto.base import Budget, FloatVector, Opener, Plan, Sealer, SecureSum, Tag
 from crypto.errors import BudgetExceeded, InputError, WireError
 from crypto.fixed_point import RandomBytes, from_residues, to_residues
-from crypto.preamble import dpf, wire
+from crypto.preamble import dpf, pine, wire
 from crypto.preamble.aggregator import HelperAdder, LeaderAdder
 from crypto.preamble.blocks import BlockShape, Sampler, Selection, check_capacity
 from crypto.preamble.dpf import Group, Report, Shape, Words
 from crypto.preamble.noise import DiscreteGaussian, Noise
-from crypto.preamble.norm import HELPER_BYTES, NormCircuit, prove
+from crypto.preamble.norm import Circuit, NormCircuit, prove
 from crypto.preamble.rotation import Rotation, padded_length
 from crypto.preamble.sizing import Choice, sensitivity
 
 SECURITY_BITS = 127
-#: Range bits of a norm proof that a client can make in a few seconds.
+#: Up to so many bits of payload each coordinate's range is proven (V3); longer payloads pass wrap-around tests (V4).
 MAX_NORM_BITS = 1 << 13
+#: Words of the longest payload whose norm a client can prove in some seconds.
+MAX_NORM_WORDS = 1 << 14
 TASK, ROUND_ROTATION = b"preamble-task/1", b"preamble-round/1"
 #: A total carries the digest of the nonces that were accepted, so that totals of different cohorts do not open.
 COHORT_BYTES = 32
@@ -57,7 +59,8 @@ class Parameters:
         rotated: vectors are rotated by signs, permutation and Hadamard transform; off only where they are flat already.
         verify: ``"blocks"`` checks that each group has one block at most (V1); ``"strict"`` checks only the encoding
             and that both servers have the same public share (V0), for clients that are trusted not to cheat;
-            ``"norm"`` also has the payload's norm proven (V3), over Field64 and for small payloads.
+            ``"norm"`` also has the payload's norm proven, over Field64: by ranges for small payloads (V3), by
+            wrap-around tests up to 2^14 words (V4).
         minimum_cohort: a server hands out no total of fewer accepted reports.
         batch: reports that a server holds before it verifies and adds them; its memory grows with this.
     """
@@ -182,14 +185,14 @@ class PreambleSum(SecureSum):
         blocks = _block_shape(p, tag.length).blocks_per_group
         return Shape(group=p.group, groups=p.groups, blocks=blocks, length=p.block_size)
 
-    def circuit(self, tag: Tag) -> NormCircuit | None:
+    def circuit(self, tag: Tag) -> Circuit | None:
         """Return what clients prove about their norm, or None where nothing is asked for."""
         return _norm_circuit(self.parameters, tag.length)
 
     def proof_bytes(self, tag: Tag) -> wire.ProofBytes:
         """Return the lengths of both parts of a norm proof."""
         circuit = self.circuit(tag)
-        return wire.NO_PROOF if circuit is None else wire.ProofBytes(circuit.leader_bytes, HELPER_BYTES)
+        return wire.NO_PROOF if circuit is None else wire.ProofBytes(circuit.leader_bytes, circuit.helper_bytes)
 
     def task(self, tag: Tag) -> bytes:
         """Return the 16 bytes that bind run, parameters, round and layout into every hash of a report."""
@@ -365,18 +368,26 @@ def _bounds(parameters: Parameters, length: int) -> Sampler:
 
 
 @lru_cache(maxsize=8)
-def _norm_circuit(parameters: Parameters, length: int) -> NormCircuit | None:
+def _norm_circuit(parameters: Parameters, length: int) -> Circuit | None:
     """Return the statement: range of a coordinate from a block's bound, norm from all blocks together."""
     if parameters.verify != "norm":
         return None
     sampler = _bounds(parameters, length)
     words, word_bits = parameters.groups * parameters.block_size, int(sampler.integer_bound).bit_length() + 1
-    if parameters.group is not Group.FIELD64 or words * word_bits > MAX_NORM_BITS:
+    bound = parameters.groups * sampler.squared_bound
+    if parameters.group is not Group.FIELD64 or words > MAX_NORM_WORDS:
         raise BudgetExceeded(
-            f"norm proofs of {words} words of {word_bits} bits in {parameters.group.name}: need Field64 and at most "
-            f'{MAX_NORM_BITS} bits; send fewer words, or verify="blocks"'
+            f"norm proofs of {words} words in {parameters.group.name}: need Field64 and at most {MAX_NORM_WORDS} "
+            'words; send fewer words, or verify="blocks"'
         )
-    return NormCircuit(length=words, word_bits=word_bits, bound=parameters.groups * sampler.squared_bound)
+    if words * word_bits <= MAX_NORM_BITS:
+        return NormCircuit(length=words, word_bits=word_bits, bound=bound)
+    if not pine.fits(bound):
+        raise BudgetExceeded(
+            f"norm proofs at {parameters.fraction_bits} fraction bits: squares up to {bound:.3g} are too many for the "
+            'field; use fewer fraction bits, or verify="blocks"'
+        )
+    return pine.WrapCircuit(length=words, bound=bound)
 
 
 @lru_cache(maxsize=2)

@@ -17,7 +17,7 @@ to the helper's public key, with version, task and parameters as ``info``, of::
          0   16  nonce
         16   16  private seed of server 1
         32   32  digest of the public share
-        64    *  norm proof's helper part (80 bytes), where the parameters ask for one
+        64    *  norm proof's helper part (80 or 112 bytes), where the parameters ask for one
 
 The leader relays the public share (:func:`relay`)::
 

@@ -223,16 +223,18 @@ def test_a_consistent_lie_fails_the_block_check_at_both(parties):
     server.opener(PLAN).open(fold.totals(), tag)  # both counted the same reports, or this refuses
 
 
-def test_norms_are_proven_where_asked_and_a_false_proof_does_not_count(parties):
-    plan, tag = Plan(length=60, clients=CLIENTS, bound=C), Tag(round=1, layout_hash=bytes(16), length=60)
-    server, client = parties(replace(WHOLE, verify="norm", block_size=8, blocks=1), plan)
+@pytest.mark.parametrize(("length", "block_size"), [(60, 8), (LENGTH, 512)])
+def test_norms_are_proven_where_asked_and_a_false_proof_does_not_count(parties, length, block_size):
+    plan, tag = Plan(length=length, clients=CLIENTS, bound=C), Tag(round=1, layout_hash=bytes(16), length=length)
+    server, client = parties(replace(WHOLE, verify="norm", block_size=block_size, blocks=1), plan)
+    assert sized(server, plan).parameters.fraction_bits >= 20
     fold = server.fold(plan, tag)
-    parts = [client.sealer(plan).seal(np.full(60, 0.1), tag) for _ in range(3)]
+    parts = [client.sealer(plan).seal(np.full(length, 0.1 / np.sqrt(length)), tag) for _ in range(3)]
     parts[2][0] = reframed(client.secure_sum(plan), tag, parts[2][0], flip(-8))
     notes = [relay(fold, p) for p in parts]
     fold._settle()
     assert ["rejected" in n for n in notes] == [False, False, True]
-    assert server.opener(plan).open(fold.totals(), tag).shape == (60,)
+    assert server.opener(plan).open(fold.totals(), tag).shape == (length,)
 
 
 def test_replays_within_a_round_and_across_rounds_do_not_count(parties):
@@ -307,7 +309,7 @@ def test_sealing_without_keys_is_refused():
         ({"byte_budget": 100, "block_size": None, "blocks": None}, BudgetExceeded, "protection.byte_budget"),
         ({"blocks": None}, InputError, "give both, or neither"),
         ({"fraction_bits": 30, "word_bits": 32}, BudgetExceeded, "fraction bits"),
-        ({"verify": "norm", "block_size": 2048}, BudgetExceeded, "fraction bits"),
+        ({"verify": "norm", "block_size": 2**15}, BudgetExceeded, "at most 16384 words"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_round_1(changes, error, words):

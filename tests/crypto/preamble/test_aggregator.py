@@ -15,6 +15,8 @@ from crypto.preamble import sizing, wire
 from crypto.preamble.aggregator import AlreadyReleased, HelperAdder, LeaderAdder
 from crypto.preamble.dpf import Group
 from crypto.preamble.noise import NoNoiseForTests
+from crypto.preamble.norm import NormCircuit
+from crypto.preamble.pine import WrapCircuit
 from crypto.preamble.scheme import Parameters, PreambleSum
 
 KEY = X25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -300,17 +302,22 @@ def test_a_sized_round_becomes_parameters_and_its_bytes_are_the_reports() -> Non
         Parameters.of(choice, norm_bound=3.0)
 
 
-def test_norms_are_proven_end_to_end_and_a_long_payload_is_dropped() -> None:
+@pytest.mark.parametrize(
+    ("length", "block_size", "fraction_bits", "statement"), [(24, 4, 8, NormCircuit), (1000, 256, 18, WrapCircuit)]
+)
+def test_norms_are_proven_end_to_end_and_a_long_payload_is_dropped(
+    length: int, block_size: int, fraction_bits: int, statement: type
+) -> None:
     rng = np.random.default_rng(11)
-    secure_sum = scheme(
-        24, clients=10, verify="norm", group=Group.FIELD64, block_size=4, groups=2, fraction_bits=8, sigma=1.0
-    )
-    tag, key = replace(TAG, length=24), b"v" * 16
+    shaped: dict[str, Any] = {"block_size": block_size, "groups": 2, "fraction_bits": fraction_bits}
+    secure_sum = scheme(length, clients=10, verify="norm", group=Group.FIELD64, sigma=1.0, **shaped)
+    tag, key = replace(TAG, length=length), b"v" * 16
+    assert isinstance(secure_sum.circuit(tag), statement)
     leader = secure_sum.leader(tag, NoNoiseForTests(), verify_key=key)
     helper = secure_sum.helper(tag, KEY, NoNoiseForTests(), verify_key=key)
     sealer, sampler, header = secure_sum.sealer(rng.bytes), secure_sum.sampler(tag), secure_sum.header(tag)
     for bad in (False, True, False):
-        reports = sealer.shard(sampler.select(vector(rng, 24), rng.bytes), tag)
+        reports = sealer.shard(sampler.select(vector(rng, length), rng.bytes), tag)
         if bad:  # one word of a block correction grows, the same for both servers
             body = bytearray(reports[0].body)
             body[-3] ^= 0x40
@@ -329,6 +336,10 @@ def test_norm_proofs_want_a_key_a_field_and_a_small_payload() -> None:
     small: dict[str, Any] = {"verify": "norm", "group": Group.FIELD64, "block_size": 4, "groups": 2, "fraction_bits": 8}
     with pytest.raises(InputError, match="verify_key"):
         scheme(24, sigma=1.0, **small).leader(replace(TAG, length=24))
-    for change in ({"group": Group.Z64}, {"block_size": 512, "fraction_bits": 20}):
-        with pytest.raises(BudgetExceeded, match="need Field64 and at most"):
+    for change, words in (
+        ({"group": Group.Z64}, "need Field64 and at most"),
+        ({"block_size": 2**14, "fraction_bits": 20}, "need Field64 and at most 16384 words"),
+        ({"block_size": 512, "fraction_bits": 30}, "too many for the field; use fewer fraction bits"),
+    ):
+        with pytest.raises(BudgetExceeded, match=words):
             scheme(1000, sigma=1.0, **(small | change))

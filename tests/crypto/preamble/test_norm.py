@@ -31,7 +31,7 @@ def short(rng: np.random.Generator) -> list[int]:
 def prove(rng: np.random.Generator, pair: Pair, payload: list[int]) -> tuple[ProofShare, ProofShare]:
     coins = [rng.bytes(16) for _ in range(5)]
     parts = norm.prove(CIRCUIT, payload, pair[0].digest, (pair[0].seed, pair[1].seed), coins)
-    assert [len(part) for part in parts] == [CIRCUIT.leader_bytes, norm.HELPER_BYTES]
+    assert [len(part) for part in parts] == [CIRCUIT.leader_bytes, CIRCUIT.helper_bytes]
     return norm.decode_share(CIRCUIT, 0, parts[0]), norm.decode_share(CIRCUIT, 1, parts[1])
 
 
@@ -86,7 +86,7 @@ def test_values_that_are_not_bits_are_refused(bit: int, monkeypatch: pytest.Monk
     payload, encode = short(rng), NormCircuit.encode
     pair = sharded(rng, payload)
 
-    def cheat(circuit: NormCircuit, values: list[int]) -> list[int]:
+    def cheat(circuit: NormCircuit, values: list[int], rows: object) -> list[int]:
         bits = encode(circuit, values)
         at = circuit.length * circuit.word_bits
         slack = sum(b << i for i, b in enumerate(bits[at:]))
