@@ -3,7 +3,7 @@
 One round of a server::
 
     add(part) ...                     V0: strict decoding, replay set; the report waits
-    mine = verify_init()              V1, V3, V4: a 32-byte proof for each waiting report, and its norm message if asked for
+    mine = verify_init()              V1: a 32-byte proof for each waiting report; V3, V4: its norm message
     settle(theirs)                    accept where the proofs are equal, drop the rest, add the accepted
     total()                           noise, once; nothing can be added afterwards
 
