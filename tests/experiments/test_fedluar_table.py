@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from experiments.fedluar import figures
 from experiments.fedluar.sweep import settings_of
 from experiments.fedluar.table import Row, fill, frequencies, interval, markdown, paired, read_rows, write_rows
 
@@ -56,3 +57,17 @@ def test_arms_are_spelt_by_rule():
     ]
     with pytest.raises(ValueError, match="arm 'luar' must be fedavg, or one of luar, drop"):
         settings_of("luar")
+
+
+def test_figures_are_drawn_from_a_table(tmp_path, monkeypatch):
+    shares = "a.weight:0.50 b.weight:0.25"
+    rows = [row("fedavg", s, 0.9) for s in (1, 2)]
+    rows += [row("luar-1", s, 0.88, frequencies=shares) for s in (1, 2)] + [row("drop-1", 1, 0.5)]
+    write_rows(tmp_path / "t.csv", rows)
+    monkeypatch.setattr("sys.argv", ["figures", str(tmp_path / "t.csv"), "--out", str(tmp_path)])
+    figures.main()
+    axes = figures.layers_figure(rows, ["luar-1"], "t").axes[0]
+    assert [b.get_height() for b in axes.patches] == [0.5, 0.25]
+    points = figures.accuracy_figure(rows, "t").axes[0].get_legend_handles_labels()[1]
+    assert points == ["luar-1", "drop-1"]
+    assert all((tmp_path / f"t_{kind}.png").read_bytes()[:4] == b"\x89PNG" for kind in ("accuracy", "layers"))

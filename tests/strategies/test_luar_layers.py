@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -83,11 +84,23 @@ def paper_architecture(name):
     [("resnet20", 274_362, 23), ("wrn28-10", 36_559_316, 29), ("femnist-cnn", 6_603_710, 4)],
 )
 def test_papers_architectures_have_their_variables_and_layers(name, variables, layers):
-    """Check 22, from shapes; DistilBERT is not built."""
+    """Check 22, from shapes."""
     shapes = paper_architecture(name)
     arrays = {n: np.broadcast_to(np.float32(0), s) for n, s in shapes.items()}
     assert sum(a.size for a in arrays.values()) == variables
     assert len(layers_of(NamedArrays(arrays), frozenset())) == layers
+
+
+def test_distilbert_with_the_papers_head_has_its_variables_and_layers():
+    """Check 22, from the published configuration; no weight is made."""
+    transformers = pytest.importorskip("transformers", reason="the extra text is not installed")
+    with torch.device("meta"):
+        body = transformers.DistilBertModel(transformers.DistilBertConfig())
+        head = nn.Sequential(nn.Linear(768, 2048), nn.ReLU(), nn.Linear(2048, 4))
+    shapes = {n: tuple(p.shape) for n, p in nn.ModuleDict({"body": body, "head": head}).named_parameters()}
+    arrays = {n: np.broadcast_to(np.float32(0), s) for n, s in shapes.items()}
+    assert sum(a.size for a in arrays.values()) == 67_945_988
+    assert len(layers_of(NamedArrays(arrays), frozenset())) == 40
 
 
 def test_score_is_a_ratio_of_plain_norms():
