@@ -23,6 +23,7 @@ help:
 	@echo "make lint    formatter, linter and type checker"
 	@echo "make bench   benchmarks of engine, secure sums and sizes, with their limits"
 	@echo "make sanitize the compiled module under address and undefined-behaviour sanitizers"
+	@echo "make soak    damaged input, leaks and kills for a while (SOAK_S=900)"
 	@echo "make clean   remove what was built; runs/ stays"
 
 demo: $(VENV)/.installed

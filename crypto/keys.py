@@ -121,6 +121,14 @@ class KeyBundle:
         )
         return b"".join((head, _checksum(head, self.public, self.secret), self.public, self.secret))
 
+    @staticmethod
+    def file_bytes(data: bytes) -> int:
+        """Return how many bytes the key file takes that `data` begins with; 0 if it does not begin with one."""
+        if len(data) < _HEAD_BYTES or not data.startswith(MAGIC):
+            return 0
+        *_, public_bytes, secret_bytes = _HEAD.unpack(data[: _HEAD.size])
+        return int(_HEAD_BYTES + public_bytes + secret_bytes)
+
     @classmethod
     def decode(cls, data: bytes) -> "KeyBundle":
         """Read a file's bytes.

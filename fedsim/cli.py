@@ -24,7 +24,7 @@ from fedsim._cli.keys import keys
 from fedsim._cli.partition import partition
 from fedsim._cli.privacy import privacy
 from fedsim._cli.sizes import sizes
-from fedsim.errors import EXIT_CODES, OK, UNAVAILABLE
+from fedsim.errors import EXIT_CODES, FAILED, OK, UNAVAILABLE
 
 _EPILOG = "Exit codes: " + "; ".join(f"{code}: {text.split(';')[0]}" for code, text in EXIT_CODES.items()) + "."
 
@@ -179,12 +179,21 @@ def list_(
 @app.command()
 def doctor(
     folder: Annotated[Path, typer.Option("--folder", help="Where runs are kept.")] = Path("runs"),
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--run", help="Look into a run's folder, a wheel or an image's tar file for keys and plain models."
+        ),
+    ] = None,
+    keys: Annotated[Path | None, typer.Option("--keys", help="With --run: keys whose bytes are looked for.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Examine this machine: Python, processor, backends and why they do not load, Ray, disk, memory."""
-    from fedsim.doctor import examine
-
-    checks = examine(folder)
+    if run is not None:
+        with exits():
+            checks = importlib.import_module("fedsim.hygiene").scan(run, keys)
+    else:
+        checks = importlib.import_module("fedsim.doctor").examine(folder)
     if as_json:
         typer.echo(json.dumps([asdict(check) for check in checks]))
     else:
@@ -192,7 +201,8 @@ def doctor(
         for check in checks:
             remedy = f"\n{'':<{width + 11}}-> {check.remedy}" if check.remedy else ""
             typer.echo(f"{check.status:<9}  {check.name:<{width}}  {check.detail}{remedy}")
-    raise typer.Exit(UNAVAILABLE if any(check.status == "failed" for check in checks) else OK)
+    bad = FAILED if run is not None else UNAVAILABLE
+    raise typer.Exit(bad if any(check.status == "failed" for check in checks) else OK)
 
 
 @app.command(name="config")

@@ -12,7 +12,7 @@ from typing import Any
 from flwr.app import RecordDict
 from flwr.app.user_config import UserConfig
 
-from fedsim import errors
+from fedsim import errors, resources
 from fedsim.checkpoint import weights_sha256
 from fedsim.cohort import choose_cohort
 from fedsim.config import RunConfig, load_config, to_run_config, with_values
@@ -89,6 +89,7 @@ def run(config: RunConfig, observer: Observer, *, resume: bool = False) -> RunRe
         _check_resumable(config)
     located = with_interpreter(config)
     sizing = site_of(to_run_config(located))
+    wanted = _check_room(sizing)
     # What only clients can open is lost with their keys, so these outlive a run that is cut off.
     keeps = sizing.protection.opened_by == "clients"
     with ExitStack() as stack:
@@ -105,7 +106,10 @@ def run(config: RunConfig, observer: Observer, *, resume: bool = False) -> RunRe
             cohort, why = _cohort(sizing, folder, resume) if engine in ("inline", "ray") else (False, "")
             folder.update_status("running", notes={"engine": engine, "cohort": cohort})
             observer.started(config, folder.path)
-            observer.note(f"engine {engine}: {_why(config, engine)}")
+            observer.note(f"engine {engine}: {_why(config, engine)}; the run takes {wanted}")
+            if config.engine.shortage == "warn":
+                for text in resources.shortages(wanted, resources.room(folder.path), folder.path):
+                    observer.note(text)
             if config.engine.cohort != "off":
                 observer.note(f"clients train {'together' if cohort else 'one by one'}: {why}")
             site = server_site_of(run_config, keys.server)
@@ -212,6 +216,19 @@ def estimated_s(site: Site) -> float:
     federation, training = site.config.federation, site.config.training
     examples = float(site.partition.sizes.mean()) * training.epochs
     return site.flops_per_example * examples * federation.sampled * federation.rounds / _CORE_FLOPS
+
+
+def _check_room(site: Site) -> resources.Need:
+    """Refuse a run that memory or disk is too small for, before anything is made.
+
+    Raises:
+        BudgetExceeded: see :func:`fedsim.resources.check`.
+    """
+    engine, workers = choose_engine(site), resources.workers_of(site)
+    wanted = resources.need(site, engine, workers, estimated_s(site) / (workers if engine != "inline" else 1))
+    if site.config.engine.shortage == "refuse" and not site.config.engine.ray_address:
+        resources.check(wanted, Path(site.config.output.folder))
+    return wanted
 
 
 def _why(config: RunConfig, engine: str) -> str:

@@ -149,6 +149,9 @@ class EngineConfig(Section):
     )
     workers: Count | None = Field(default=None, description="worker processes; not set: one a core")
     threads_per_worker: Threads = Field(default=1, description="threads of torch and OpenMP in a worker")
+    shortage: Literal["refuse", "warn"] = Field(
+        default="refuse", description="where memory, shared memory or disk look too small for the run"
+    )
     ray_address: str | None = Field(
         default=None, min_length=1, description="address of a running Ray cluster, such as ray://host:10001"
     )
