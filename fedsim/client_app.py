@@ -4,6 +4,7 @@ from pathlib import Path
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from torch import nn
 
 from crypto import InputError
 from fedsim.cohort import train_here
@@ -55,11 +56,12 @@ def train_round(message: Message, context: Context) -> Message:
     drill.begin()
     before = _receive(content, site, context)
     watch.lap(_receiving(content))
-    load_state_arrays(site.model, before.arrays)
-    site.half.prepare(site.model, plan)
-    site.half.examine(site.model, *site.train_data(client), plan, context.state)
-    result, shared_s = _train(site, client, plan.round, plan.rounds, float(plan.extras.get("proximal-mu", 0.0)))
-    after = drill.trained(read_state(site.model))
+    data = site.train_data(client)
+    model, plan = site.half.own_model(site.model, plan, before, data)
+    site.half.examine(model, *data, plan, context.state)
+    mu = float(plan.extras.get("proximal-mu", 0.0))
+    result, shared_s = _train(site, model, client, plan.round, plan.rounds, mu)
+    after = drill.trained(read_state(model))
     watch.lap("train", shared_s)
     examples = drill.examples(result.num_examples)
     with drill.protection(site.protection, plan.secure) as protection:
@@ -78,7 +80,8 @@ def train_round(message: Message, context: Context) -> Message:
     reply = sealed.content()
     reply["metrics"] = MetricRecord({"num-examples": examples, "loss": result.loss, **_clipping(site, sealed)})
     watch.lap("upload")
-    costs = {"train_flops": float(result.forward_backward_flops or 0)}
+    flops = (result.forward_backward_flops or 0) + site.half.full_passes(plan) * len(data[1]) * site.flops_per_example
+    costs = {"train_flops": float(flops), "train_peak_bytes": float(site.training_bytes(model, data[0]))}
     if not site.protection.uniform_only:
         costs |= {"clipped": float(sealed.clipped), "coordinates": float(sealed.length)}
     reply["phases"] = watch.record(costs)
@@ -103,14 +106,15 @@ def _clipping(site: Site, sealed: Sealed) -> dict[str, float]:
 
 
 def _train(
-    site: Site, client: int, server_round: int, rounds: int, proximal_mu: float
+    site: Site, model: nn.Module, client: int, server_round: int, rounds: int, proximal_mu: float
 ) -> tuple[TrainResult, float | None]:
-    """Train the resident model on a client's data; see :func:`fedsim.cohort.train_here` for what is returned."""
+    """Train a model on a client's data; see :func:`fedsim.cohort.train_here` for what is returned."""
     x, y = site.train_data(client)
     if not len(y):
         raise InputError(f"client {client} has no samples: it cannot take part; use another data.policy")
     return train_here(
         site,
+        model,
         x,
         y,
         train_config(site.config, rounds, proximal_mu),
@@ -128,7 +132,7 @@ def _train_for_flower(message: Message, site: Site, client: int, watch: Stopwatc
     if not isinstance(server_round, int) or not isinstance(mu, float):
         raise InputError(f"server-round {server_round!r}, proximal-mu {mu!r}: must be numbers")
     _drill(site, server_round, client).begin()
-    result, shared_s = _train(site, client, server_round, site.config.federation.rounds, mu)
+    result, shared_s = _train(site, site.model, client, server_round, site.config.federation.rounds, mu)
     watch.lap("train", shared_s)
     reply = RecordDict({"arrays": array_record(read_state(site.model))})
     reply["metrics"] = MetricRecord({"num-examples": result.num_examples, "loss": result.loss})

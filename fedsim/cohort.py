@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedsim.simulation.together import meet, meeting
 from fedsim.site import Site
@@ -46,7 +46,7 @@ class _Training:
                 [one.member for one in some],
                 some[0].config,
                 round=some[0].round,
-                flops_per_example=some[0].site.trained_flops_per_example(),
+                flops_per_example=some[0].site.flops_of(some[0].site.model),
             )
             share_s = (time.perf_counter() - start_s) / len(some)
             answers |= {i: (one, share_s) for i, one in zip(places, trained, strict=True)}
@@ -54,12 +54,13 @@ class _Training:
 
 
 def train_here(
-    site: Site, x: Tensor, y: Tensor, config: TrainConfig, *, seed: int, round: int
+    site: Site, model: nn.Module, x: Tensor, y: Tensor, config: TrainConfig, *, seed: int, round: int
 ) -> tuple[TrainResult, float | None]:
-    """Train the resident model, which holds the client's start, on its data: alone, or together with those it meets.
+    """Train a model, which holds the client's start, on its data: alone, or together with those it meets.
 
     Args:
-        site: holds the model.
+        site: of the process.
+        model: its resident model, or one of the client's own, which is trained alone.
         x: the client's examples.
         y: their labels.
         config: the local training's settings.
@@ -70,8 +71,8 @@ def train_here(
         The result, and the seconds that are this client's where it trained with others, else ``None``.
     """
     if not meeting() or site.why_alone:
-        flops = site.trained_flops_per_example()
-        return train(site.model, x, y, config, seed=seed, round=round, flops_per_example=flops), None
+        flops = site.flops_of(model)
+        return train(model, x, y, config, seed=seed, round=round, flops_per_example=flops), None
     start_s = time.perf_counter()
     start = {name: p.detach().clone() for name, p in site.model.named_parameters() if p.requires_grad}
     request = _Training(site, Member(x, y, seed, start), config, round)

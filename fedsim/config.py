@@ -56,6 +56,8 @@ from fedsim._config.strategies import (
     FedProxConfig,
     FedTopConfig,
     FlwrStrategyConfig,
+    LeffConfig,
+    PartialConfig,
     StrategyConfig,
 )
 from fedsim.errors import ConfigError, Problem
@@ -205,11 +207,13 @@ __all__ = [
     "FederationConfig",
     "FlwrStrategyConfig",
     "Key",
+    "LeffConfig",
     "ModelConfig",
     "OpenFheBgvConfig",
     "OpenFheCkksConfig",
     "OpenFheThresholdConfig",
     "OutputConfig",
+    "PartialConfig",
     "PlainConfig",
     "PreambleConfig",
     "Problem",

@@ -148,6 +148,8 @@ class Recorder:
             round=record.round, client=SERVER, phase="open", measured_s=record.open_s, virtual_s=clock.open_s()
         )
         self.ledger.add(opened)
+        if record.server_train_s:
+            self.ledger.add(Entry(round=record.round, client=SERVER, phase="train", measured_s=record.server_train_s))
         energy_j, self._virtual_s = clock.energy_j(), clock.end_round(committee_s)
         self.metrics.add(record.round, "server", VIRTUAL_ROUND_S, self._virtual_s)
         if energy_j:
@@ -267,6 +269,7 @@ def _entries(
                 measured_s=seconds or 0.0,
                 virtual_s=virtual.get(phase, math.nan),
                 flops=int(item.phases.get(f"{phase}_flops", counted)),
+                peak_memory_bytes=int(item.phases.get(f"{phase}_peak_bytes", 0)),
                 outcome=outcome(item) if sent else "ok",
                 reason=item.error if sent else "",
             )

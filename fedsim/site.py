@@ -7,7 +7,7 @@ reaches another except through the server.
 import os
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from crypto.base import Plan
 from crypto.keys import CLIENTS, SERVER
 from fedsim.config import RunConfig, from_run_config, load_config, to_run_config
 from fedsim.protections import protection_of
+from fedsim.proxy import proxy_examples, split_proxy
 from fedsim.registry import client_half, server_half
 from fedsim.tasks.cohort import obstacle
 from fedsim.tasks.data import Dataset, load_dataset
@@ -28,6 +29,7 @@ from fedsim.tasks.models import build_model
 from fedsim.tasks.partition import Partition, partition, scheme_options
 from fedsim.tasks.training import as_inputs, flops_per_example
 from strategies.client import ClientHalf
+from strategies.memory import training_bytes
 from strategies.plan import BufferRule
 from strategies.protection import Protection
 from strategies.records import NamedArrays, model_from_bytes
@@ -59,19 +61,22 @@ class Site:
 
     @cached_property
     def partition(self) -> Partition:
-        """Which training rows each client holds; the same in every process."""
+        """Which training rows each client holds; the same in every process. The server's proxy rows are nobody's."""
         data = self.config.data
         options = {k: getattr(data, k) for k in scheme_options(data.scheme) if hasattr(data, k)}
-        return partition(
-            self.dataset.train_y,
+        labels, ids = self.dataset.train_y, self.dataset.client_ids
+        shared, kept = split_proxy(labels, proxy_examples(self.config), self.config.seed)
+        dealt = partition(
+            labels[shared],
             self.config.federation.num_clients,
             data.scheme,
             seed=self.config.seed,
-            client_ids=self.dataset.client_ids,
+            client_ids=None if ids is None else ids[shared],
             policy=data.policy,
             min_size=data.min_size,
             **options,
         )
+        return replace(dealt, indices=[shared[rows] for rows in dealt.indices]) if len(kept) else dealt
 
     @cached_property
     def model(self) -> nn.Module:
@@ -115,33 +120,45 @@ class Site:
     @cached_property
     def why_alone(self) -> str | None:
         """Why clients train one by one whatever ``engine.cohort`` says; ``None`` if they may train together."""
-        if type(self.half).prepare is not ClientHalf.prepare:
+        half = type(self.half)
+        if half.prepare is not ClientHalf.prepare or half.own_model is not ClientHalf.own_model:
             return f"{self.config.strategy.name} shapes the model for each client"
         return obstacle(self.model)
 
     @cached_property
     def flops_per_example(self) -> int:
         """Forward and backward operations for one example of the model as built."""
-        return flops_per_example(self.model, self.dataset.input_shape)
+        return self.flops_of(self.model)
+
+    @cached_property
+    def _flops(self) -> "dict[tuple[object, ...], int]":
+        return {}
+
+    def flops_of(self, model: nn.Module) -> int:
+        """The same for any model of this task; counted once for each set of shapes and of what trains."""
+        key = _work(model)
+        if key not in self._flops:
+            self._flops[key] = flops_per_example(model, self.dataset.input_shape)
+        return self._flops[key]
+
+    @cached_property
+    def _memory(self) -> "dict[tuple[object, ...], int]":
+        return {}
+
+    def training_bytes(self, model: nn.Module, x: Tensor) -> int:
+        """Memory that training a model on these examples needs, as :func:`strategies.memory.training_bytes` counts."""
+        training = self.config.training
+        batch = min(training.batch_size, len(x))
+        key = (batch, *_work(model))
+        if key not in self._memory:
+            moments = 2 if training.optimizer == "adamw" else int(training.momentum > 0)
+            self._memory[key] = training_bytes(model, x[:1], batch, moments)
+        return self._memory[key]
 
     @cached_property
     def evaluation_flops_per_example(self) -> int:
         """Forward operations for one example."""
         return flops_per_example(self.model, self.dataset.input_shape, backward=False)
-
-    @cached_property
-    def _flops(self) -> dict[tuple[bool, ...], int]:
-        return {}
-
-    def trained_flops_per_example(self) -> int:
-        """Return forward and backward operations for one example of the model as it is, with what of it trains now.
-
-        Counted once for each set of parameters that train.
-        """
-        trains = tuple(parameter.requires_grad for parameter in self.model.parameters())
-        if trains not in self._flops:
-            self._flops[trains] = flops_per_example(self.model, self.dataset.input_shape)
-        return self._flops[trains]
 
     @cached_property
     def _clients(self) -> "OrderedDict[int, tuple[Tensor, Tensor]]":
@@ -172,6 +189,11 @@ class Site:
     def test_set(self) -> tuple[Tensor, Tensor]:
         """The whole test set."""
         return as_inputs(np.array(self.dataset.test_x)), torch.tensor(self.dataset.test_y)
+
+
+def _work(model: nn.Module) -> tuple[object, ...]:
+    """Return what decides a model's work: its parameters' shapes, and which of them train."""
+    return tuple((name, tuple(p.shape), p.requires_grad) for name, p in model.named_parameters())
 
 
 def read_state(model: nn.Module) -> NamedArrays:

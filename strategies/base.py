@@ -264,7 +264,7 @@ class FederatedStrategy(Strategy):
         record = RoundRecord(round=server_round, rounds=rounds)
         record.nodes = self.participation.sample(self._nodes, self.seed, server_round)
         plan, layout = self._plan(server_round, rounds, record.nodes)
-        content = self._content(plan, train_config)
+        content = self._training_content(plan, train_config)
         record.download_bytes, record.logical_download_bytes = wire_bytes(content), logical_bytes(content)
         messages = self._training_messages(content, record)
         fold = self._fold(grid, messages, plan.tag(layout.length), record, self.participation.deadline_s or timeout)
@@ -295,10 +295,7 @@ class FederatedStrategy(Strategy):
 
     def _content(self, plan: RoundPlan, config: ConfigRecord | None) -> RecordDict:
         """Return a message's content: the model, or the last sealed total, and the plan."""
-        record = plan.record()
-        for key, value in (config or {}).items():
-            record.setdefault(key, value)
-        content = RecordDict({"config": record})
+        content = self._plan_content(plan, config)
         if self.sealed is not None:
             content["total"] = sealed_record(self.sealed.totals)
             previous = self.sealed.plan.record()
@@ -308,6 +305,18 @@ class FederatedStrategy(Strategy):
         elif self.state is not None:
             content["model"] = model_record(self.state)
         return content
+
+    @staticmethod
+    def _plan_content(plan: RoundPlan, config: ConfigRecord | None) -> RecordDict:
+        """Return a message's content with the plan alone."""
+        record = plan.record()
+        for key, value in (config or {}).items():
+            record.setdefault(key, value)
+        return RecordDict({"config": record})
+
+    def _training_content(self, plan: RoundPlan, config: ConfigRecord | None) -> RecordDict:
+        """Return what :meth:`contents` makes each client's training message from: model and plan, or the plan alone."""
+        return self._content(plan, config)
 
     def message_content(self, server_round: int) -> RecordDict:
         """Return what a client is sent after this round: the model, or the last sealed total, and a plan."""
@@ -364,16 +373,28 @@ class FederatedStrategy(Strategy):
         if self.protection.opened_by == "clients":
             self.sealed = SealedState(fold.totals(), plan, layout.length, weight, len(counted), first_counts)
             return
-        started = time.perf_counter()
-        tag = plan.tag(layout.length)
-        if self.protection.opened_by == "committee":
-            vector = self._ask_committee(fold.totals(), plan, tag, record, grid)
-        else:
-            vector = self.protection.opener(plan.secure).open(fold.totals(), tag)
-        record.open_s = time.perf_counter() - started
+        vector = self._open(fold.totals(), plan, plan.tag(layout.length), record, grid)
         record.helper = fold.helper
-        mean = mean_arrays(vector, layout, weight, self.buffers, first_counts)
+        mean = self._weighed(mean_arrays(vector, layout, weight, self.buffers, first_counts), record, plan)
         self.apply(self._moved(mean) if plan.payload != self.payload else mean, plan.round)
+
+    def _open(
+        self, totals: list[bytes], plan: RoundPlan, tag: Tag, record: RoundRecord, grid: Grid | None
+    ) -> NDArray[np.float64]:
+        """Return a total's sum, opened by the server or by the committee; its seconds are noted."""
+        started = time.perf_counter()
+        if self.protection.opened_by == "committee":
+            vector = self._ask_committee(totals, plan, tag, record, grid)
+        else:
+            vector = self.protection.opener(plan.secure).open(totals, tag)
+        record.open_s += time.perf_counter() - started
+        return vector
+
+    def _weighed(
+        self, mean: dict[str, NDArray[np.float64]], record: RoundRecord, plan: RoundPlan
+    ) -> dict[str, NDArray[np.float64]]:
+        """Return the means, where not all clients added to all arrays; given the sums over all clients' weight."""
+        return mean
 
     def _moved(self, change: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
         """Return the mean weights, given the mean change of the weights."""
@@ -442,7 +463,7 @@ class FederatedStrategy(Strategy):
         self._pending.nodes = self.participation.sample(self._nodes, self.seed, server_round)
         plan, layout = self._plan(server_round, server_round, self._pending.nodes)
         self._pending_plan = plan, layout
-        return self._training_messages(self._content(plan, config), self._pending)
+        return self._training_messages(self._training_content(plan, config), self._pending)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

@@ -15,11 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from crypto import InputError, Layout, LayoutMismatch
+from crypto.base import Tag
 from strategies.fedavg import with_values
 from strategies.outcome import mean_arrays
+from strategies.piece_fold import SEALED
 from strategies.plan import BufferRule, RoundPlan
 from strategies.protection import Protection
 from strategies.records import NamedArrays, array_record, read_model, read_sealed, sealed_record
+from strategies.state import load_state_arrays
 
 Handler = Callable[[Message, Context], Message]
 
@@ -51,6 +54,25 @@ class ClientHalf:
 
     def prepare(self, model: nn.Module, plan: RoundPlan) -> None:
         """Shape the model before training (freeze, decompose); it holds the global weights already."""
+
+    def own_model(
+        self, model: nn.Module, plan: RoundPlan, state: NamedArrays, data: tuple[Tensor, Tensor]
+    ) -> tuple[nn.Module, RoundPlan]:
+        """Return the module to train, holding the weights, and the plan as this client settles it.
+
+        Args:
+            model: the site's, shared by its clients; holds whatever was loaded last.
+            plan: the round's.
+            state: what :meth:`receive` returned.
+            data: this client's examples and labels.
+        """
+        load_state_arrays(model, state.arrays)
+        self.prepare(model, plan)
+        return model, plan
+
+    def full_passes(self, plan: RoundPlan) -> int:
+        """Return how often the client's data goes through the site's whole model beside training."""
+        return 0
 
     def complete(self, content: RecordDict, state: NamedArrays, memory: RecordDict) -> NamedArrays:
         """Return the whole global model from what a message brought and this client's own records of earlier rounds."""
@@ -164,6 +186,7 @@ class Sealed:
         clipped: how many of them were clipped to the bound.
         clip_factor: by how much the whole vector was scaled to keep its norm, in (0, 1].
         notes: more records for the reply, by name.
+        pieces: the parts of each piece, in a round of several sums; `parts` is empty then.
     """
 
     parts: list[bytes]
@@ -171,10 +194,12 @@ class Sealed:
     clipped: int
     clip_factor: float = 1.0
     notes: Mapping[str, ConfigRecord] = field(default_factory=dict)
+    pieces: Mapping[str, list[bytes]] = field(default_factory=dict)
 
     def content(self) -> RecordDict:
         """Return a reply's content: the sealed parts and the notes."""
-        return RecordDict({"sealed": sealed_record(self.parts), **self.notes})
+        parts = {SEALED + piece: sealed_record(each) for piece, each in self.pieces.items()}
+        return RecordDict({**(parts or {"sealed": sealed_record(self.parts)}), **self.notes})
 
 
 def seal_update(
@@ -207,6 +232,29 @@ def seal_update(
     sealer = protection.sealer(plan.secure)
     parts = sealer.seal(clipped, plan.tag(layout.length))
     return Sealed(parts, layout.length, sealer.clipped, factor)
+
+
+def seal_pieces(pieces: Mapping[str, NamedArrays], plan: RoundPlan, weight: float, protection: Protection) -> Sealed:
+    """Weight and seal each piece on its own; an aggregator refuses a piece whose layout is not the round's.
+
+    Args:
+        pieces: what travels, by the name of its sum.
+        plan: the round's; its secure sum is sized for the longest piece.
+        weight: the client's.
+        protection: the secure sum.
+
+    Raises:
+        InputError: a value is not finite; names the array and the index.
+    """
+    sealer = protection.sealer(plan.secure)
+    sealed: dict[str, list[bytes]] = {}
+    length = clipped = 0
+    for piece, arrays in pieces.items():
+        layout = arrays.layout
+        tag = Tag(round=plan.round, layout_hash=layout.hash, length=layout.length)
+        sealed[piece] = sealer.seal(layout.pack(arrays.arrays, weight), tag)
+        length, clipped = length + layout.length, clipped + sealer.clipped
+    return Sealed([], length, clipped, pieces=sealed)
 
 
 def _check_layout(layout: Layout, plan: RoundPlan) -> None:
@@ -293,4 +341,4 @@ class Stopwatch:
         return MetricRecord({**values, "round_s": self._at - self._started, **(costs or {})})
 
 
-__all__ = ["ClientHalf", "Stopwatch", "difference", "open_model", "seal_mod", "seal_update"]
+__all__ = ["ClientHalf", "Stopwatch", "difference", "open_model", "seal_mod", "seal_pieces", "seal_update"]

@@ -32,6 +32,7 @@ class Delivered:
         add_s: time to add it up.
         error: why it was left out; empty if it counts.
         error_code: the reply's error code, 0 if it counts.
+        pieces: the sums that it is in, in a round of several; see :mod:`strategies.piece_fold`.
     """
 
     node_id: int
@@ -43,6 +44,7 @@ class Delivered:
     add_s: float = 0.0
     error: str = ""
     error_code: int = 0
+    pieces: tuple[str, ...] = ()
 
 
 class Totals:
@@ -239,7 +241,7 @@ def delivered(reply: Message, node_id: int) -> Delivered:
         return Delivered(node_id, error=reply.error.reason or "no reason given", error_code=reply.error.code)
     content = reply.content
     folded = content.config_records.get("folded", ConfigRecord())
-    rejected = str(folded.get("rejected", ""))
+    rejected, pieces = str(folded.get("rejected", "")), folded.get("pieces", [])
     metrics = {k: float(v) for k, v in _scalars(content, "metrics").items()}
     return Delivered(
         node_id,
@@ -251,6 +253,7 @@ def delivered(reply: Message, node_id: int) -> Delivered:
         add_s=float(_number(folded, "add_s", float)),
         error=rejected,
         error_code=REJECTED if rejected else 0,
+        pieces=tuple(map(str, pieces)) if isinstance(pieces, list) else (),
     )
 
 

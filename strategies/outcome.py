@@ -32,6 +32,7 @@ class RoundRecord:
         round_s: seconds from the first message to the applied update.
         committee_download_bytes: what Flower moves to one member of the committee.
         open_s: seconds that opening the total took on the server.
+        server_train_s: seconds that the server itself trained or scored, such as distillation.
         helper: what a second aggregator cost, where there is one.
     """
 
@@ -49,6 +50,7 @@ class RoundRecord:
     metrics: dict[str, float] = field(default_factory=dict)
     round_s: float = 0.0
     open_s: float = 0.0
+    server_train_s: float = 0.0
     helper: HelperCosts | None = None
 
     @property

@@ -50,6 +50,15 @@ class Protection(ABC):
     members: int = 0
 
     @property
+    def one_sum(self) -> bool:
+        """Whether a round opens one sum of all; else it may have several, each of some of the clients.
+
+        A committee answers once a round, or differences of its answers would tell on clients; so does what spends a
+        privacy budget.
+        """
+        return self.opened_by == "committee" or self.spends
+
+    @property
     def bound(self) -> float:
         """Largest absolute value of a coordinate that a client may send."""
         return 1.0

@@ -11,7 +11,7 @@ from typing import Any
 from fedsim._config.heterogeneity import bad_tiers
 from fedsim._config.protections import CkksConfig, OpenFheThresholdConfig, PreambleConfig, RlweThresholdConfig
 from fedsim._config.run import Settings
-from fedsim._config.strategies import FLWR_OPTIONS, FedLuarConfig, FlwrStrategyConfig
+from fedsim._config.strategies import FLWR_OPTIONS, FedLuarConfig, FlwrStrategyConfig, LeffConfig
 from fedsim.errors import Problem
 from fedsim.simulation.devices import NETWORKS, PRESETS
 
@@ -124,6 +124,30 @@ RULES: tuple[Rule, ...] = (
         ),
         "needs steps that a client can repeat; those of {strategy.optimizer} depend on the server's moments",
         "set strategy.recycle = step, or leave strategy.downlink out",
+    ),
+    Rule(
+        ("data.proxy_examples", "strategy.proxy_task"),
+        lambda c: isinstance(c.strategy, LeffConfig) and c.data.proxy_examples == 0 and c.strategy.proxy_task is None,
+        "leff needs proxy data on the server",
+        "leave it out (256 samples), or name a data set in strategy.proxy_task",
+    ),
+    Rule(
+        ("strategy.memory_mb", "strategy.capacity"),
+        lambda c: (
+            isinstance(c.strategy, LeffConfig) and (c.strategy.capacity == "memory") != bool(c.strategy.memory_mb)
+        ),
+        "goes with strategy.capacity = memory",
+        "give both, such as strategy.capacity = memory and strategy.memory_mb = [64, 128], or neither",
+    ),
+    Rule(
+        ("strategy.selector", "protection.name"),
+        lambda c: (
+            isinstance(c.strategy, LeffConfig)
+            and c.strategy.selector == "gradient"
+            and isinstance(c.protection, PreambleConfig | OpenFheThresholdConfig)
+        ),
+        "under {protection.name} the blocks that a client chooses by itself would not be known",
+        "use another selector, such as importance",
     ),
     Rule(
         ("federation.server_evaluation", "protection.name"),

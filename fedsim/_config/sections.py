@@ -57,6 +57,11 @@ class DataConfig(Section):
     min_size: CountOrZero = Field(default=10, description="fewest samples of a client that the policy aims at")
     shards_per_client: Count = Field(default=2, description="shard: number of label-sorted shards a client gets")
     classes_per_client: Count = Field(default=2, description="pathological: number of classes a client holds")
+    proxy_examples: CountOrZero | None = Field(
+        default=None,
+        description="training samples that the server keeps as its own, dealt to no client; not set: 256 under leff "
+        "without a proxy_task, else none",
+    )
 
     @property
     def scheme_options(self) -> dict[str, float]:

@@ -8,8 +8,11 @@ from fedsim._config.base import (
     BelowOne,
     Count,
     CountOrZero,
+    Fraction,
     FractionOrZero,
+    Ints,
     NotNegative,
+    Numbers,
     Options,
     Positive,
     Section,
@@ -43,11 +46,13 @@ class Strategy(Section):
         needs_each_update: the server must read each client's update, so nothing can be protected.
         clients_hold_model: the clients apply every sum, the server never has the model; so they must be able to open
             it, and each to the same bits.
+        proxy_rows: training rows that the server keeps as proxy data where `data.proxy_examples` is not set.
     """
 
     needs_opened_sum: ClassVar[bool] = False
     needs_each_update: ClassVar[bool] = False
     clients_hold_model: ClassVar[bool] = False
+    proxy_rows: ClassVar[int] = 0
 
 
 class FedAvgConfig(Strategy):
@@ -179,6 +184,57 @@ class FedMlHeConfig(Strategy):
     score_examples: CountOrZero = Field(default=0, description="examples that a client scores with; 0 for all")
 
 
+class PartialConfig(Strategy):
+    """FedAvg of a part of a block model, the rest frozen: full fine-tuning, head-only, FedBitFit, FedLoRA."""
+
+    name: Literal["partial"] = Field(default="partial", description="strategy")
+    trained: Literal["blocks", "tail", "bias", "lora"] = Field(
+        default="blocks",
+        description="beside the tail: all blocks, nothing, the blocks' biases, or adapters (model.options.lora_rank)",
+    )
+
+
+class LeffConfig(Strategy):
+    """A window of blocks for each client, the rest compressed by distillation (Shen et al. 2025)."""
+
+    needs_opened_sum = True
+    proxy_rows = 256
+
+    name: Literal["leff"] = Field(default="leff", description="strategy")
+    capacity: Literal["tiers", "memory", "half-normal"] = Field(
+        default="tiers", description="how many blocks a client trains: by tiers, by memory_mb, or drawn"
+    )
+    tiers: Ints = Field(default=(1, 1, 2, 2, 3, 6), description="tiers: blocks, by the client's number in turn")
+    memory_mb: Numbers = Field(default=(), description="memory: each client's budget in MB, in turn")
+    redraw: bool = Field(default=False, description="capacities change from round to round")
+    selector: Literal["importance", "raw", "random", "round_robin", "uniform", "gradient"] = Field(
+        default="importance",
+        description="how blocks are chosen: importance (normalised) and raw are the paper's, the others controls; "
+        "uniform and gradient choose blocks that are no neighbours, and send the whole model",
+    )
+    temperature: Positive = Field(default=1.0, description="divides normalised importance; smaller is sharper")
+    per_layer: bool = Field(default=False, description="divide a window's importance by its length")
+    rate: Fraction = Field(default=0.5, description="share of the other blocks that their students have; 1: copies")
+    distil_steps: CountOrZero = Field(default=20, description="steps of distillation a student and round")
+    distil_lr: Positive = Field(default=1e-3, description="learning rate of distillation")
+    alpha: FractionOrZero = Field(default=0.5, description="weight of the attention maps in distillation")
+    rms: bool = Field(default=False, description="divide the hidden states' error by their root mean square")
+    warm_start: bool = Field(default=True, description="a student goes on from the last one of the same segment")
+    proxy_batch: Count = Field(default=64, description="proxy examples in a batch of importance and distillation")
+    proxy_batches: Count = Field(default=4, description="such batches in a round")
+    proxy_task: str | None = Field(
+        default=None, min_length=1, description="data set of the proxy, unlabelled; not set: data.proxy_examples rows"
+    )
+    proxy_options: Options = Field(default={}, description="settings of that data set's loader")
+    min_layer_clients: Count | None = Field(
+        default=None,
+        description="a block that fewer clients trained in a round is left as it was; not set: 1, or 2 if protected",
+    )
+    layer_seed: int | None = Field(
+        default=None, ge=0, lt=2**63, description="seed of the draw of windows; not set: the run's"
+    )
+
+
 class FlwrStrategyConfig(Strategy):
     """A strategy that comes with Flower, by the name of its class."""
 
@@ -211,6 +267,8 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "dictpfl": DictPflConfig,
     "fedtop": FedTopConfig,
     "fedml-he": FedMlHeConfig,
+    "leff": LeffConfig,
+    "partial": PartialConfig,
     "flwr": FlwrStrategyConfig,
 }
 
@@ -230,6 +288,8 @@ StrategyConfig = Annotated[
     | Annotated[DictPflConfig, Tag("dictpfl")]
     | Annotated[FedTopConfig, Tag("fedtop")]
     | Annotated[FedMlHeConfig, Tag("fedml-he")]
+    | Annotated[LeffConfig, Tag("leff")]
+    | Annotated[PartialConfig, Tag("partial")]
     | Annotated[FlwrStrategyConfig, Tag("flwr")],
     Discriminator(strategy_tag),
 ]
