@@ -4,7 +4,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from fedsim.config import FedLuarConfig, RunConfig
+from torch import nn
+
+from fedsim.config import FedLuarConfig, LeffConfig, PartialConfig, RunConfig
+from fedsim.proxy import proxy_data
+from fedsim.tasks.data import load_dataset
+from fedsim.tasks.models import build_model
 from fedsim.tasks.training import TrainConfig, learning_rate
 from strategies.base import FederatedStrategy
 from strategies.client import ClientHalf
@@ -14,14 +19,16 @@ from strategies.fedluar import FedLUAR, LuarClient
 from strategies.fedluar_sealed import SealedFedLUAR, SealedLuarClient
 from strategies.fedml_he import FedMLHE, FedMLHEClient
 from strategies.fedtop import FedTop, TopClient
+from strategies.leff import LEFF, Capacity, Distillation, LeffClient
+from strategies.partial import FedPartial, PartialClient
 
 #: Name -> server half; its constructor takes the options of the strategy's settings by name.
 SERVER_HALVES: dict[str, type[FederatedStrategy]] = {
-    s.name: s for s in (FedAvg, FedProx, FedAvgM, FedAdam, FedLUAR, DictPFL, FedTop, FedMLHE)
+    s.name: s for s in (FedAvg, FedProx, FedAvgM, FedAdam, FedLUAR, DictPFL, FedTop, FedMLHE, LEFF, FedPartial)
 }
 
 #: Name -> client half, where it is not the one that trains the whole model.
-_CLIENTS: tuple[type[ClientHalf], ...] = (LuarClient, DictClient, TopClient, FedMLHEClient)
+_CLIENTS: tuple[type[ClientHalf], ...] = (LuarClient, DictClient, TopClient, FedMLHEClient, LeffClient, PartialClient)
 CLIENT_HALVES: dict[str, type[ClientHalf]] = {half.name: half for half in _CLIENTS}
 
 
@@ -52,6 +59,10 @@ def _options(config: RunConfig) -> dict[str, Any]:
     options = config.strategy.model_dump(exclude={"name"})
     if isinstance(config.strategy, FedLuarConfig):
         options["learning_rate"] = _rate(config)
+    if isinstance(config.strategy, LeffConfig):
+        options = _leff(config, config.strategy)
+    if isinstance(config.strategy, PartialConfig):
+        options["stem"] = partial(_stem, config)
     return options
 
 
@@ -78,6 +89,49 @@ def train_config(config: RunConfig, rounds: int, proximal_mu: float = 0.0) -> Tr
         proximal_mu=proximal_mu,
         max_steps=t.max_steps or 0,
     )
+
+
+def _leff(config: RunConfig, strategy: LeffConfig) -> dict[str, Any]:
+    """Return LEFF's arguments; its model and proxy data are made when it first asks for them."""
+    memory = tuple(1e6 * budget for budget in strategy.memory_mb)
+    seed = config.seed if strategy.layer_seed is None else strategy.layer_seed
+    return {
+        "model": partial(_model, config),
+        "proxy": partial(proxy_data, config),
+        "capacity": Capacity(
+            kind=strategy.capacity, tiers=strategy.tiers, memory_bytes=memory, redraw=strategy.redraw, seed=seed
+        ),
+        "selector": strategy.selector,
+        "temperature": strategy.temperature,
+        "per_layer": strategy.per_layer,
+        "rate": strategy.rate,
+        "distillation": Distillation(
+            steps=strategy.distil_steps, lr=strategy.distil_lr, alpha=strategy.alpha, rms=strategy.rms
+        ),
+        "batch": strategy.proxy_batch,
+        "batches": strategy.proxy_batches,
+        "warm_start": strategy.warm_start,
+        "min_layer_clients": strategy.min_layer_clients,
+        "client_batch": config.training.batch_size,
+        "layer_seed": strategy.layer_seed,
+    }
+
+
+def _model(config: RunConfig) -> nn.Module:
+    """Return a new model as the settings describe it."""
+    data = load_dataset(config.task.name, **config.task.options)
+    return build_model(
+        config.model.name,
+        input_shape=data.input_shape,
+        num_classes=data.num_classes,
+        seed=config.seed,
+        **config.model.options,
+    )
+
+
+def _stem(config: RunConfig) -> tuple[str, ...]:
+    """Return the names of the model's embeddings, none where it is no stack of blocks."""
+    return tuple(getattr(_model(config), "stem", ()))
 
 
 def _rate(config: RunConfig) -> Callable[[int], float]:
