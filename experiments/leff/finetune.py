@@ -1,0 +1,172 @@
+"""LEFF against its baselines on a real transformer, with clients of unequal capacity and speed.
+
+``python -m experiments.leff.finetune experiments/configs/papers/leff_minilm.toml --out leff.csv`` runs the arms with
+paired seeds, one row a run, and goes on where the table ends. Round times are virtual: counted work over the devices'
+speeds, and bytes over their links; seconds of the server's scoring and distillation are measured and stand apart.
+"""
+
+import argparse
+import csv
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedsim.config import load_config
+from fedsim.measure.ledger import Ledger
+from fedsim.runner import simulate
+
+__all__ = ["ARMS", "Row", "interval", "main", "read", "run_arm"]
+
+#: Arm -> settings. Those after the first begin with the strategy's name, which drops the file's own.
+ARMS: dict[str, list[str]] = {
+    "leff": [],
+    "leff-random": ["strategy.selector=random"],
+    "leff-round-robin": ["strategy.selector=round_robin"],
+    "leff-raw": ["strategy.selector=raw"],
+    "leff-whole": ["strategy.rate=1.0"],
+    "leff-undistilled": ["strategy.distil_steps=0"],
+    "lisa": ["strategy.selector=uniform"],
+    "gradient": ["strategy.selector=gradient"],
+    "full": ["strategy.name=partial", "strategy.trained=blocks"],
+    "head": ["strategy.name=partial", "strategy.trained=tail"],
+    "head-fast": ["strategy.name=partial", "strategy.trained=tail", "training.lr=0.01"],
+    "bitfit": ["strategy.name=partial", "strategy.trained=bias", "training.lr=0.001"],
+    "lora": ["strategy.name=partial", "strategy.trained=lora", "training.lr=0.001", "model.options.lora_rank=8"],
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run.
+
+    Attributes:
+        arm, seed: which.
+        rounds: of the run.
+        accuracy: on the test set after the last round.
+        best: the best of the evaluated rounds.
+        round_s: mean virtual seconds of a round after the first, in which embeddings travel.
+        spread: mean over those rounds of the slowest client's seconds over the fastest's.
+        peak_first_bytes, peak_last_bytes: counted training memory of the first and of the last client, mean of rounds.
+        upload_bytes, download_bytes: of all clients and rounds, on the wire.
+        gflop: of all clients' training.
+        server_s: measured seconds of scoring and distillation.
+    """
+
+    arm: str
+    seed: int
+    rounds: int
+    accuracy: float
+    best: float
+    round_s: float
+    spread: float
+    peak_first_bytes: int
+    peak_last_bytes: int
+    upload_bytes: int
+    download_bytes: int
+    gflop: float
+    server_s: float
+
+
+def run_arm(config: Path, arm: str, seed: int, work: Path, more: Sequence[str] = ()) -> Row:
+    """Run one arm of one seed in a folder of its own, which is removed afterwards."""
+    name = f"{config.stem}-{arm}-{seed}"
+    shutil.rmtree(work / name, ignore_errors=True)
+    own = [f"seed={seed}", f"output.folder={work}", f"output.name={name}"]
+    result = simulate(load_config(config, [*own, *ARMS[arm], *more]))
+    ledger = Ledger.read(result.folder)
+    table = ledger.table()
+    row = Row(
+        arm=arm,
+        seed=seed,
+        rounds=max(ledger.rounds()),
+        accuracy=round(result.metrics["server_accuracy"], 4),
+        best=round(best_accuracy(result.folder), 4),
+        round_s=round(float(np.mean([max(each) for each in turns(table)])), 3),
+        spread=round(float(np.mean([max(each) / min(each) for each in turns(table)])), 3),
+        peak_first_bytes=peak(table, 0),
+        peak_last_bytes=peak(table, int(pc.max(table["client"]).as_py())),
+        upload_bytes=ledger.upload_bytes(),
+        download_bytes=ledger.download_bytes(),
+        gflop=round(ledger.total("flops", phase="train", party="clients") / 1e9, 1),
+        server_s=round(ledger.total("measured_s", phase="train", party="server"), 2),
+    )
+    shutil.rmtree(result.folder)
+    return row
+
+
+def turns(table: pa.Table) -> list[list[float]]:
+    """Return the virtual seconds of each client's training turn, by round after the first."""
+    phases = pc.is_in(table["phase"], pa.array(["download", "train", "seal", "upload"]))
+    kept = table.filter(pc.and_(phases, pc.and_(pc.greater_equal(table["client"], 0), pc.greater(table["round"], 1))))
+    sums: dict[int, dict[int, float]] = {}
+    for each in kept.select(["round", "client", "virtual_s"]).to_pylist():
+        own = sums.setdefault(each["round"], {})
+        seconds = each["virtual_s"]
+        own[each["client"]] = own.get(each["client"], 0.0) + (0.0 if math.isnan(seconds) else seconds)
+    return [list(own.values()) for own in sums.values()]
+
+
+def peak(table: pa.Table, client: int) -> int:
+    """Return a client's counted training memory, the mean over rounds."""
+    mine = pc.and_(pc.equal(table["client"], client), pc.equal(table["phase"], "train"))
+    return round(float(pc.mean(table.filter(mine)["peak_memory_bytes"]).as_py()))
+
+
+def best_accuracy(folder: Path) -> float:
+    """Return the best accuracy of the server's evaluations."""
+    with (folder / "metrics.csv").open(encoding="utf-8") as file:
+        found = [float(r["value"]) for r in csv.DictReader(file) if (r["side"], r["name"]) == ("server", "accuracy")]
+    return max(found)
+
+
+def read(path: Path) -> list[Row]:
+    """Return the rows of a table, none where there is none yet."""
+    if not path.exists():
+        return []
+    kinds = {field.name: field.type for field in fields(Row)}
+    with path.open(encoding="utf-8") as file:
+        return [Row(**{k: kinds[k](v) for k, v in each.items()}) for each in csv.DictReader(file)]  # type: ignore[operator]
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and half the width of its 95 % interval (Student's t); NaN for one value."""
+    from scipy.stats import t
+
+    n = len(values)
+    half = math.nan if n < 2 else float(t.ppf(0.975, n - 1)) * float(np.std(values, ddof=1)) / math.sqrt(n)
+    return float(np.mean(values)), half
+
+
+def main() -> None:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
+    parser.add_argument("--arms", nargs="*", choices=list(ARMS), default=["leff", "full", "head", "head-fast"])
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="further settings of all arms")
+    parser.add_argument("--work", type=Path, default=Path("runs"))
+    parser.add_argument("--out", type=Path, default=Path("leff.csv"))
+    args = parser.parse_args()
+    done = {(row.arm, row.seed) for row in read(args.out)}
+    for seed in args.seeds:
+        for arm in args.arms:
+            if (arm, seed) in done:
+                continue
+            row = asdict(run_arm(args.config, arm, seed, args.work, args.set))
+            new = not args.out.exists()
+            with args.out.open("a", encoding="utf-8", newline="") as file:
+                writer = csv.DictWriter(file, list(row))
+                if new:
+                    writer.writeheader()
+                writer.writerow(row)
+            print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()
