@@ -189,11 +189,6 @@ def _check_resumable(config: RunConfig) -> None:
         raise errors.FedsimError(
             f"the settings differ from {path / 'config.toml'}: a run resumes with its own; use that file, or a new name"
         )
-    if config.strategy.clients_hold_model:
-        raise errors.FedsimError(
-            f"a run of {config.strategy.name} cannot resume: the clients hold the model, and what each keeps back is "
-            "not saved; start it anew under another name"
-        )
     if config.strategy.name.startswith("flwr:"):
         raise errors.FedsimError(
             f"a run of {config.strategy.name} cannot resume: Flower's strategies do not save their state; start "

@@ -14,8 +14,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from crypto import Layout
 from crypto.base import Plan, Tag
@@ -34,6 +36,9 @@ from strategies.sealed_state import SealedState
 
 log = logging.getLogger(__name__)
 
+#: Arrays of a checkpoint, by round.
+_TOTALS, _LENGTHS = "totals/", "lengths/"
+
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
@@ -50,6 +55,24 @@ class _Heard:
         notes["weight"], notes["lengths"] = self.weight, list(self.lengths)
         at = self.plan.round
         return {f"{TOTAL}{at}": sealed_record(self.totals), f"{PLAN}{at}": notes}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return it for a checkpoint."""
+        state = SealedState(self.totals, self.plan, sum(self.lengths), self.weight, 1, False)
+        return {
+            f"{_TOTALS}{self.plan.round}": np.frombuffer(state.to_bytes(), np.uint8),
+            f"{_LENGTHS}{self.plan.round}": np.array(self.lengths, np.int64),
+        }
+
+    @classmethod
+    def of(cls, totals: NDArray[Any], lengths: NDArray[Any]) -> "_Heard":
+        """Read what :meth:`arrays` returned.
+
+        Raises:
+            WireError: it is something else.
+        """
+        state = SealedState.from_bytes(totals.tobytes())
+        return cls(state.totals, state.plan, tuple(lengths.tolist()), state.weight)
 
 
 class ReplicatedStrategy(FederatedStrategy):
@@ -77,6 +100,7 @@ class ReplicatedStrategy(FederatedStrategy):
         self._held: dict[int, int] = {}
         self._counted: dict[int, int] = {}
         self._sent = 0
+        self._loaded: dict[str, NDArray[np.generic]] = {}
 
     # ----------------------------------------------------------------- what a paper says
 
@@ -119,7 +143,7 @@ class ReplicatedStrategy(FederatedStrategy):
             Disagreement: two of them begin with different things.
         """
         super().begin(grid, initial_arrays)
-        self.heard, self._held, self._counted = {}, {}, {}
+        self._restore()
         digests = ask_setup(grid, self._nodes, self.participation.connect_s)
         first = next(iter(digests.items()), None)
         for node, digest in digests.items():
@@ -129,6 +153,28 @@ class ReplicatedStrategy(FederatedStrategy):
                     f"({digest.hex()[:8]} and {first[1].hex()[:8]}): their updates cannot be added; give both the same "
                     "settings and start weights, and the same versions of torch"
                 )
+
+    def _restore(self) -> None:
+        """Take what :meth:`load_state_dict` was given, else begin with nothing."""
+        nodes = {n.partition_id: n.node_id for n in self._nodes}
+        notes = self._loaded.pop("clients", np.zeros((0, 3), np.int64)).tolist()
+        self._held = {nodes[client]: held for client, held, _ in notes if client in nodes}
+        self._counted = {nodes[client]: counted for client, _, counted in notes if client in nodes}
+        rounds = [k.removeprefix(_LENGTHS) for k in self._loaded if k.startswith(_LENGTHS)]
+        self.heard = {int(r): _Heard.of(self._loaded[_TOTALS + r], self._loaded[_LENGTHS + r]) for r in rounds}
+        self._loaded = {}
+
+    def state_dict(self) -> dict[str, NDArray[np.generic]]:
+        """All totals, which clients that fall behind may need, and for each client what it has and what counted."""
+        rows = [(n.partition_id, self._held.get(n.node_id, 0), self._counted.get(n.node_id, 0)) for n in self._nodes]
+        own: dict[str, NDArray[np.generic]] = {"clients": np.array(rows, np.int64).reshape(-1, 3)}
+        for heard in self.heard.values():
+            own |= heard.arrays()
+        return own
+
+    def load_state_dict(self, state: dict[str, NDArray[np.generic]]) -> None:
+        """See :meth:`~strategies.base.FederatedStrategy.load_state_dict`."""
+        self._loaded = dict(state)
 
     def _content(self, plan: RoundPlan, config: ConfigRecord | None) -> RecordDict:
         record = plan.record()
