@@ -3,6 +3,8 @@
 ``isa`` names the instruction set (see :func:`isas`); empty means the default, which is resolved once.
 """
 
+from typing import overload
+
 from numpy import float32, float64, int64, uint8, uint32, uint64
 from numpy.typing import NDArray
 
@@ -126,6 +128,17 @@ def dpf_expand_tree(
     isa: str = "",
 ) -> None:
     """Write the leaf seeds (16 bytes each) and control bits of group number `which`."""
+
+@overload
+def hadamard(values: NDArray[float32]) -> None: ...
+@overload
+def hadamard(values: NDArray[float64]) -> None:
+    """Replace contiguous values by their orthonormal Walsh-Hadamard transform; the same bits on every machine.
+
+    Raises:
+        ValueError: their number is no power of two.
+        TypeError: they are not contiguous float32 or float64.
+    """
 
 def discrete_gaussian(key: bytes, variance: int, out: NDArray[int64], threads: int = 1, isa: str = "") -> None:
     """Fill `out` with exact discrete Gaussian samples; the same for any number of threads.

@@ -89,7 +89,7 @@ COSTS = {
 
 
 #: CPU seconds a coordinate: to seal, to add one client at both aggregators, to draw both noises and open; measured.
-PREAMBLE_COSTS = {"preamble": (96e-9, 2.5e-9, 440e-9), "preamble-dense": (62e-9, 55e-9, 270e-9)}
+PREAMBLE_COSTS = {"preamble": (33e-9, 2.5e-9, 370e-9), "preamble-dense": (75e-9, 58e-9, 300e-9)}
 #: The guarantee of a round whose noise PREAMBLE's rows state, and the share of a dense vector that a client sends.
 PREAMBLE_EPSILON, PREAMBLE_DELTA, PREAMBLE_SAVING = 1.0, 1e-6, 64
 

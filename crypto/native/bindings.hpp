@@ -6,6 +6,7 @@
 namespace fedsim {
 
 void bind_dpf(nanobind::module_& m);
+void bind_hadamard(nanobind::module_& m);
 void bind_noise(nanobind::module_& m);
 void bind_prg(nanobind::module_& m);
 void bind_rlwe(nanobind::module_& m);

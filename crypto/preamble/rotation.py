@@ -6,18 +6,14 @@ needed: with signs and Hadamard alone a vector supported on one residue modulo t
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crypto import prg
+from crypto import _native, prg
 from crypto.errors import InputError
 
 SEED_BYTES = prg.SEED_BYTES
-
-# A 64 x 64 Hadamard matrix a pass keeps the work in matrix products over cache lines.
-_RADIX = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +68,8 @@ class Rotation:
         self._check(vector, self.length)
         spread = np.zeros(self.padded, vector.dtype)
         spread[self.order] = vector * self.signs.astype(vector.dtype)
-        return hadamard(spread)
+        _native.hadamard(spread)
+        return spread
 
     def undo(self, rotated: NDArray[np.floating]) -> NDArray[np.floating]:
         """Return the transpose of R times a vector of shape ``(padded,)``; inverts :meth:`apply`."""
@@ -91,22 +88,13 @@ def padded_length(length: int) -> int:
 
 
 def hadamard(vector: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Return the orthonormal Walsh-Hadamard transform (natural order) of a vector of 2^p floats; its own inverse."""
-    size, inner = vector.size, 1
-    while inner < size:
-        radix = min(_RADIX, size // inner)
-        matrix = _hadamard_matrix(radix).astype(vector.dtype)
-        if inner == 1:
-            vector = (vector.reshape(-1, radix) @ matrix).reshape(-1)
-        else:
-            vector = np.matmul(matrix, vector.reshape(-1, radix, inner)).reshape(-1)
-        inner *= radix
-    return vector
+    """Return the orthonormal Walsh-Hadamard transform (natural order) of a vector of 2^p floats; its own inverse.
 
+    The same bits on every machine.
 
-@lru_cache(maxsize=8)
-def _hadamard_matrix(size: int) -> NDArray[np.float64]:
-    matrix = np.ones((1, 1))
-    while matrix.shape[0] < size:
-        matrix = np.block([[matrix, matrix], [matrix, -matrix]]) / np.sqrt(2)
-    return matrix
+    Raises:
+        ValueError: the length is no power of two.
+    """
+    transformed = np.array(vector, copy=True)
+    _native.hadamard(transformed)
+    return transformed

@@ -41,15 +41,32 @@ def block_norms(rotated):
     return np.linalg.norm(rotated.reshape(-1, B), axis=1) / np.sqrt(B / D)
 
 
-@pytest.mark.parametrize("size", [1, 2, 4, 32, 64, 128, 256])
-def test_hadamard_equals_the_definition(size):
-    vector = np.random.default_rng(size).standard_normal(size)
-    assert np.allclose(hadamard(vector), slow_hadamard(vector), atol=1e-12)
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 32, 64, 128, 256, 1024])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_hadamard_equals_the_definition(size, dtype):
+    vector = np.random.default_rng(size).standard_normal(size).astype(dtype)
+    kept = vector.copy()
+    got = hadamard(vector)
+    assert got.dtype == dtype and np.array_equal(vector, kept)
+    assert np.allclose(got, slow_hadamard(vector.astype(np.float64)), atol=1e-12 if dtype is np.float64 else 1e-5)
 
 
-def test_hadamard_of_many_passes_is_its_own_inverse():
-    vector = np.random.default_rng(0).standard_normal(2**15)
-    assert np.allclose(hadamard(hadamard(vector)), vector, atol=1e-12)
+@pytest.mark.parametrize("bits", range(10, 19))
+def test_hadamard_beyond_the_cache_equals_one_of_halves(bits):
+    """(H x)_first and _second are the sum and difference of the halves' transforms, over the root of 2."""
+    vector = np.random.default_rng(bits).standard_normal(2**bits)
+    low, high = (hadamard(half) for half in np.split(vector, 2))
+    want = np.concatenate([low + high, low - high]) / np.sqrt(2)
+    np.testing.assert_allclose(hadamard(vector), want, atol=1e-12)
+    np.testing.assert_allclose(hadamard(hadamard(vector)), vector, atol=1e-12)
+
+
+def test_hadamard_refuses_other_lengths_and_types():
+    with pytest.raises(ValueError, match="transform of 3 values: must be a power of two"):
+        hadamard(np.zeros(3))
+    for bad in (np.zeros(4, np.int64), np.zeros((2, 2))):
+        with pytest.raises(TypeError):
+            hadamard(bad)
 
 
 @given(st.integers(1, 600), st.binary(min_size=16, max_size=16))
