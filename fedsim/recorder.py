@@ -19,6 +19,7 @@ from fedsim.measure.metrics import VIRTUAL_ROUND_S, Metrics
 from fedsim.measure.runfolder import RunFolder
 from fedsim.simulation.clock import Turn, VirtualClock
 from fedsim.site import Site
+from fedsim.tasks.heterogeneity import local_accuracy
 from fedsim.tasks.training import evaluate
 from strategies.fold import REJECTED, Delivered
 from strategies.outcome import RoundRecord
@@ -95,6 +96,7 @@ class Recorder:
         self.last = self._of_round(self.last_round)
         self._evaluate_s = 0.0
         self._virtual_s = math.nan
+        self._fairness: dict[str, float] = {}
         if resumed_round:
             *_, clock.now_s = accumulate(self.metrics.series(VIRTUAL_ROUND_S, "server").values(), initial=0.0)
 
@@ -106,6 +108,8 @@ class Recorder:
         load_state_arrays(self.site.model, state.arrays)
         result = evaluate(self.site.model, *self.site.test_set)
         self._evaluate_s = time.perf_counter() - started
+        tiers = [device.tier for device in self.clock.devices]
+        self._fairness = local_accuracy(result, self.site.partition.label_histogram, tiers)
         return {"accuracy": result.accuracy, "loss": result.loss}
 
     def round_done(self, record: RoundRecord, strategy: Served) -> None:
@@ -169,6 +173,8 @@ class Recorder:
                 self.metrics.extend(record.round, "server" if side == "server" else "client", found)
         trained = {k: v for k, v in record.metrics.items() if k.startswith("train_")}
         self.metrics.extend(record.round, "client", trained)
+        self.metrics.extend(record.round, "server", self._fairness)
+        self._fairness = {}
         if self.site.protection.bounded:
             self._measure_clipping(record)
         counts = {"sampled": len(record.nodes), "accepted": record.accepted, "round_s": record.round_s}

@@ -62,7 +62,7 @@ def _view(config: Path | None, assignments: list[str]) -> dict[str, Any]:
 
 
 def _draw(view: dict[str, Any], folder: Path) -> list[Path]:
-    from fedsim.measure.pictures import Heat, write_png
+    from fedsim.measure.pages import Heat, write_png
 
     counts = [[cell or None for cell in row] for row in view["histogram"]]
     clients = list(range(len(counts)))

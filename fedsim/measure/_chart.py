@@ -61,10 +61,11 @@ class Lines(Chart):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bars(Chart):
-    """Stacked bars: `layers` are (label, heights, color), one height for each of `x`."""
+    """Bars, stacked or side by side: `layers` are (label, heights, color), one height for each of `x`."""
 
     x: list[str] | list[int]
     layers: list[tuple[str, list[float], int]]
+    stacked: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,8 +144,16 @@ def _partition(run: Run, tag: str) -> Chart:
     if not part.histogram:
         note = f"Training examples of each client.{empty}{measures}{thinned}"
         sizes = [float(part.sizes[client]) for client in shown]
-        axes = {"x_label": "client", "y_label": "examples"}
-        return Bars(group="Clients", **words, note=note, **axes, x=shown.tolist(), layers=[("examples", sizes, 0)])
+        return Bars(
+            key=words["key"],
+            group="Clients",
+            title=words["title"],
+            note=note,
+            x_label="client",
+            y_label="examples",
+            x=shown.tolist(),
+            layers=[("examples", sizes, 0)],
+        )
     counts = np.array(part.histogram, float)[shown]
     note = f"Training examples of each client by label; blank where there are none.{empty}{measures}{thinned}"
     cells = _cells(np.where(counts > 0, counts, np.nan))

@@ -144,7 +144,7 @@ def _bars(chart: Bars) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     ]
     axis: dict[str, Any] = {"type": "category"} if named else _rounds_axis([float(x) for x in chart.x])
     layout = {
-        "barmode": "stack",
+        "barmode": "stack" if chart.stacked else "group",
         "bargap": 0.15 if len(chart.x) <= _BARS_APART_UP_TO else 0,
         "hovermode": "x unified",
         "xaxis": axis,

@@ -76,7 +76,12 @@ def _bars(chart: Bars, axes: Axes) -> None:
     x = np.arange(len(chart.x)) if _named(chart.x) else np.array(chart.x, float)
     floor = np.zeros(len(x))
     handles: list[Any] = []
-    for _, heights, index in chart.layers:
+    count = 1 if chart.stacked else len(chart.layers)
+    for number, (_, heights, index) in enumerate(chart.layers):
+        if not chart.stacked:
+            place, color = x + 0.85 * ((number + 0.5) / count - 0.5), LIGHT[index % len(LIGHT)]
+            handles.append(axes.bar(place, heights, color=color, width=0.85 / count))
+            continue
         top, color = floor + np.array(heights, float), LIGHT[index % len(LIGHT)]
         if len(x) <= _BARS_APART_UP_TO:
             handles.append(axes.bar(x, heights, bottom=floor, color=color, width=0.85))

@@ -4,7 +4,6 @@ One run gets its report in its own folder; several runs are laid over each other
 summaries and the settings in which they differ side by side.
 """
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +11,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import jinja2
-from markupsafe import Markup
-
-from fedsim.measure import _plotly, _png, units
-from fedsim.measure._chart import DARK, HEAT_DARK, HEAT_LIGHT, LIGHT, Chart
-from fedsim.measure._files import plain_json, write_text
+from fedsim.measure import _png, units
+from fedsim.measure._chart import Chart
+from fedsim.measure._files import write_text
+from fedsim.measure._page import render
 from fedsim.measure.charts import MOST_SINGLE, charts
 from fedsim.measure.errors import ReportError
 from fedsim.measure.runs import Run, load_run
@@ -101,10 +98,9 @@ def _place(folders: Sequence[Path], out: Path | None) -> Path:
 def _render(runs: Sequence[Run], drawn: Sequence[Chart], options: Options) -> str:
     target = common_target(runs) if options.target is None else options.target
     summaries = [summarize(run, target) for run in runs]
-    loader = jinja2.PackageLoader("fedsim.measure", "templates")
-    page = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-    page.filters["s"] = units.show_s
-    return page.get_template("report.html").render(
+    return render(
+        "report.html",
+        drawn,
         runs=runs,
         title=runs[0].name if len(runs) == 1 else f"Comparison of {len(runs)} runs",
         headlines=[_headline(run) for run in runs],
@@ -116,23 +112,12 @@ def _render(runs: Sequence[Run], drawn: Sequence[Chart], options: Options) -> st
         left_out=[_left_out(summary) for summary in summaries],
         facts=[_facts(run) for run in runs],
         differences=_differences(runs),
-        figures=_script_json({chart.key: _plotly.figure(chart) for chart in drawn}),
-        palette=_script_json({"light": LIGHT, "dark": DARK, "heat": {"light": HEAT_LIGHT, "dark": HEAT_DARK}}),
-        plotly_js=Markup(_plotly.plotly_js()),
     )
 
 
 def _grouped(drawn: Sequence[Chart]) -> list[Chart]:
     order = {group: index for index, group in reversed(list(enumerate(chart.group for chart in drawn)))}
     return sorted(drawn, key=lambda chart: order[chart.group])
-
-
-def _script_json(value: Any) -> Any:
-    """Return JSON that may stand inside a script element: no tag can begin in it."""
-    text = json.dumps(plain_json(value), separators=(",", ":"), allow_nan=False)
-    for letter in "<>&":
-        text = text.replace(letter, f"\\u{ord(letter):04x}")
-    return Markup(text)
 
 
 def _headline(run: Run) -> list[str]:

@@ -1,11 +1,14 @@
 """How different clients' labels are: distances between each client's label law and the law of all examples."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.tasks.errors import BadOption
+from fedsim.tasks.training import EvalResult
 
-__all__ = ["jensen_shannon", "label_emd", "similarity"]
+__all__ = ["jensen_shannon", "label_emd", "local_accuracy", "similarity"]
 
 
 def label_emd(label_histogram: NDArray[np.int64]) -> float:
@@ -50,6 +53,38 @@ def similarity(label_histogram: NDArray[np.int64]) -> NDArray[np.float64]:
     unit = np.divide(counts, norms, out=np.full_like(counts, np.nan), where=norms > 0)
     cosines: NDArray[np.float64] = unit @ unit.T
     return cosines
+
+
+def local_accuracy(result: EvalResult, label_histogram: NDArray[np.int64], tiers: Sequence[str]) -> dict[str, float]:
+    """Return how the global model serves clients whose labels differ.
+
+    A client's accuracy is that of each class on the test set, weighted by the client's own shares of the classes, so
+    that it needs no test set of its own; classes without test examples are left out.
+
+    Args:
+        result: of an evaluation on the test set.
+        label_histogram: shape ``(clients, classes)``, counts; not modified.
+        tiers: kind of device of each client.
+
+    Returns:
+        ``accuracy_clients_std`` and ``accuracy_worst_decile`` (mean of the worst tenth of the clients), and for several
+        tiers ``accuracy_tier_<tier>``, means over clients with examples.
+    """
+    classes = min(len(result.class_total), label_histogram.shape[1])
+    total = np.array(result.class_total[:classes], float)
+    known = np.divide(result.class_correct[:classes], total, out=np.zeros(classes), where=total > 0)
+    counts = label_histogram[:, :classes] * (total > 0)
+    sizes = counts.sum(axis=1)
+    held = np.flatnonzero(sizes > 0)
+    if not held.size:
+        return {}
+    each = counts[held] @ known / sizes[held]
+    worst = np.sort(each)[: max(1, len(each) // 10)]
+    found = {"accuracy_clients_std": float(each.std()), "accuracy_worst_decile": float(worst.mean())}
+    if len(set(tiers)) > 1:
+        names = np.array(tiers)[held]
+        found |= {f"accuracy_tier_{tier}": float(each[names == tier].mean()) for tier in sorted(set(names.tolist()))}
+    return found
 
 
 def _kl(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -123,12 +123,16 @@ class EvalResult:
         accuracy: share of right answers, ``correct / num_examples``.
         num_examples: number of examples.
         correct: number of right answers.
+        class_correct: of these, by class number.
+        class_total: examples by class number.
     """
 
     loss: float
     accuracy: float
     num_examples: int
     correct: int
+    class_correct: tuple[int, ...] = ()
+    class_total: tuple[int, ...] = ()
 
 
 def client_seed(seed: int, round: int, client_id: int) -> int:
@@ -250,13 +254,25 @@ def evaluate(
     if batch_size < 1:
         raise BadOption(f"batch_size {batch_size} must be at least 1")
     inputs, labels = _tensors(x, y, next(model.parameters()).device)
-    total, correct = 0.0, 0
+    total, right = 0.0, torch.zeros(len(labels), dtype=torch.bool)
+    at = 0
     with _mode(model, training=False), torch.inference_mode():
         for some, answers in zip(torch.split(inputs, batch_size), torch.split(labels, batch_size), strict=True):
             logits = model(some)
             total += float(functional.cross_entropy(logits, answers, reduction="sum"))
-            correct += int((logits.argmax(dim=1) == answers).sum())
-    return EvalResult(total / len(labels), correct / len(labels), len(labels), correct)
+            right[at : at + len(answers)] = (logits.argmax(dim=1) == answers).cpu()
+            at += len(answers)
+    correct, known = int(right.sum()), labels.cpu()
+    totals = torch.bincount(known)
+    by_class = torch.bincount(known[right], minlength=len(totals))
+    return EvalResult(
+        total / len(labels),
+        correct / len(labels),
+        len(labels),
+        correct,
+        tuple(by_class.tolist()),
+        tuple(totals.tolist()),
+    )
 
 
 def flops_per_example(model: nn.Module, input_shape: tuple[int, ...], *, backward: bool = True) -> int:
