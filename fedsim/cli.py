@@ -22,6 +22,7 @@ from fedsim._cli.exits import exits, stoppable
 from fedsim._cli.helper import helper
 from fedsim._cli.keys import keys
 from fedsim._cli.partition import partition
+from fedsim._cli.plugins import commands
 from fedsim._cli.privacy import privacy
 from fedsim._cli.sizes import sizes
 from fedsim.errors import EXIT_CODES, FAILED, OK, UNAVAILABLE
@@ -229,6 +230,10 @@ app.add_typer(helper, name="helper")
 app.command()(devices)
 app.command()(partition)
 app.add_typer(deploy)
+
+
+for _name, _command in commands().items():
+    app.command(name=_name)(_command)
 
 
 def main() -> None:

@@ -1,0 +1,257 @@
+"""One TOML file -> the list of trials: a grid or random draws, times arms, times seeds.
+
+::
+
+    [sweep]
+    name = "skew"                 # of the folder
+    seeds = [1, 2, 3]
+    target = 0.7                  # accuracy of the "to reach" tables; left out: the largest 5 % that all reached
+    baseline = "plain"            # an arm: ratios are over it
+    refused = "skip"              # combinations that make no sense: "error" or "skip" (then listed)
+    heat = ["data.alpha", "federation.participation"]
+    cpus = 1.0                    # of one trial; also gpus, memory_mb
+    retries = 1                   # of a trial that died, not of one that was refused
+    samples = 8                   # draws, where there is a [random] table
+
+    [settings]                    # of every run, the same tree as a run's file
+    [settings.task]
+    name = "digits"
+
+    [grid]                        # every combination
+    "data.alpha" = [0.1, 100.0]
+
+    [random]                      # drawn from the sweep's seed
+    "training.lr" = { low = 0.01, high = 0.3, log = true }
+
+    [[arms]]                      # settings that go together
+    name = "fedprox"
+    set = { "strategy.name" = "fedprox", "strategy.mu" = 0.1 }
+"""
+
+import hashlib
+import itertools as it
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsim.config import ConfigError, RunConfig, config_from_dict, with_values
+from fedsim.errors import Problem
+
+__all__ = ["Spec", "Trial", "read_spec"]
+
+_TABLES = {"sweep", "settings", "grid", "random", "arms"}
+_KEYS = {
+    "name": str,
+    "seeds": list,
+    "target": float,
+    "baseline": str,
+    "refused": str,
+    "heat": list,
+    "cpus": float,
+    "gpus": float,
+    "memory_mb": int,
+    "retries": int,
+    "samples": int,
+    "seed": int,
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a sweep.
+
+    Attributes:
+        name: of its folder; equal settings have equal names.
+        arm: name of its arm, empty without arms.
+        seed: its seed.
+        values: what the sweep varies, by dotted key, without the seed.
+        config: its settings; None where the combination is refused.
+        refused: why.
+    """
+
+    name: str
+    arm: str
+    seed: int
+    values: dict[str, Any]
+    config: RunConfig | None
+    refused: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """A sweep; see the module for the keys.
+
+    Attributes:
+        text: the file as it is.
+        trials: in order, refused ones included.
+    """
+
+    name: str
+    text: str
+    trials: list[Trial]
+    seeds: list[int]
+    target: float | None = None
+    baseline: str | None = None
+    heat: tuple[str, ...] = ()
+    cpus: float = 1.0
+    gpus: float = 0.0
+    memory_mb: int = 0
+    retries: int = 1
+    varied: list[str] = field(default_factory=list)
+
+    @property
+    def runnable(self) -> list[Trial]:
+        """Trials that make sense."""
+        return [trial for trial in self.trials if trial.config is not None]
+
+
+def read_spec(path: Path, folder: Path) -> Spec:
+    """Read a sweep's file.
+
+    Args:
+        path: the TOML file.
+        folder: under which the sweep gets its folder; runs go to ``folder/name/runs``.
+
+    Raises:
+        ConfigError: the file cannot be read, a key is unknown or of the wrong type, or a combination is refused and the
+            sweep does not skip such; all problems together.
+    """
+    import tomllib
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        data = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(
+            [Problem("sweep", str(path), f"is no sweep ({error})", "see docs/heterogeneity.md")]
+        ) from None
+    _check(data)
+    head = data["sweep"]
+    runs = folder / head["name"] / "runs"
+    base = _base(data.get("settings", {}), runs)
+    trials = list(_trials(data, base))
+    wrong = [t for t in trials if t.refused]
+    if wrong and head.get("refused", "error") == "error":
+        problems = [
+            Problem(t.name, "trial", t.refused, 'correct it, or set refused = "skip" in [sweep]') for t in wrong
+        ]
+        raise ConfigError(problems[:10])
+    options = {k: v for k, v in head.items() if k in ("target", "baseline", "cpus", "gpus", "memory_mb", "retries")}
+    varied = list(dict.fromkeys(key for trial in trials for key in trial.values))
+    return Spec(
+        text=text,
+        trials=trials,
+        name=head["name"],
+        seeds=list(head.get("seeds", [1])),
+        heat=tuple(head.get("heat", ())),
+        varied=varied,
+        **options,
+    )
+
+
+def _check(data: Mapping[str, Any]) -> None:
+    problems = [
+        Problem(name, "table", "no such table in a sweep", f"the tables are {', '.join(sorted(_TABLES))}")
+        for name in data
+        if name not in _TABLES
+    ]
+    head = data.get("sweep", {})
+    for key, value in head.items():
+        kind = _KEYS.get(key)
+        if kind is None:
+            problems.append(Problem(f"sweep.{key}", str(value), "no such key", f"the keys are {', '.join(_KEYS)}"))
+        elif not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool):
+            problems.append(Problem(f"sweep.{key}", str(value), f"must be a {kind.__name__}", "correct it"))
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", str(head.get("name", ""))):
+        problems.append(
+            Problem("sweep.name", str(head.get("name")), "must be letters, digits, . _ -", "name the sweep")
+        )
+    if head.get("refused", "error") not in ("error", "skip"):
+        problems.append(Problem("sweep.refused", str(head["refused"]), "must be error or skip", "choose one"))
+    seeds = head.get("seeds", [1])
+    if isinstance(seeds, list) and (
+        not seeds or any(type(s) is not int for s in seeds) or len(set(seeds)) < len(seeds)
+    ):
+        problems.append(Problem("sweep.seeds", str(seeds), "must be distinct whole numbers", "such as [1, 2, 3]"))
+    for key, values in data.get("grid", {}).items():
+        if not isinstance(values, list) or not values:
+            problems.append(Problem(f"grid.{key}", str(values), "must be a list of values", "quote the dotted key"))
+    for key, law in data.get("random", {}).items():
+        if not _good_law(law):
+            problems.append(Problem(f"random.{key}", str(law), "must be a list or {low, high, log}", "see the docs"))
+    arms = data.get("arms", [])
+    names = [arm.get("name") for arm in arms]
+    if any(not isinstance(arm.get("set"), dict) or not isinstance(arm.get("name"), str) for arm in arms):
+        problems.append(Problem("arms", str(names), "each needs a name and a table `set`", "see the docs"))
+    elif len(set(names)) < len(names) or (head.get("baseline") and head["baseline"] not in names):
+        problems.append(Problem("arms", str(names), "names are distinct, and the baseline is one", "correct them"))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _good_law(law: Any) -> bool:
+    if isinstance(law, list):
+        return bool(law)
+    if not isinstance(law, dict) or not set(law) <= {"low", "high", "log"} or not {"low", "high"} <= set(law):
+        return False
+    numbers = all(isinstance(law[key], int | float) for key in ("low", "high"))
+    return numbers and law["low"] < law["high"] and (not law.get("log") or law["low"] > 0)
+
+
+def _base(settings: Mapping[str, Any], runs: Path) -> RunConfig:
+    data = {key: value for key, value in settings.items()}
+    # A trial is one process of many: Ray inside would compete with the sweep for the same cores.
+    engine = {"name": "inline"} | dict(data.get("engine", {}))
+    output = {"report": False, "checkpoint_every": 5} | dict(data.get("output", {})) | {"folder": str(runs)}
+    return config_from_dict(data | {"engine": engine, "output": output})
+
+
+def _trials(data: Mapping[str, Any], base: RunConfig) -> Iterator[Trial]:
+    head = data["sweep"]
+    arms = data.get("arms", []) or [{"name": "", "set": {}}]
+    grid = {str(key): list(values) for key, values in data.get("grid", {}).items()}
+    points = [dict(zip(grid, values, strict=True)) for values in it.product(*grid.values())]
+    draws = _draws(data.get("random", {}), head.get("samples", 1), head.get("seed", 0))
+    for arm, point, draw in it.product(arms, points, draws):
+        values = {**arm["set"], **point, **draw}
+        for seed in head.get("seeds", [1]):
+            yield _trial(arm["name"], seed, values, base)
+
+
+def _draws(laws: Mapping[str, Any], samples: int, seed: int) -> list[dict[str, Any]]:
+    if not laws:
+        return [{}]
+    rng = np.random.default_rng([0x73776570, seed])
+    return [{key: _draw(law, rng) for key, law in laws.items()} for _ in range(samples)]
+
+
+def _draw(law: Any, rng: np.random.Generator) -> Any:
+    if isinstance(law, list):
+        return law[int(rng.integers(len(law)))]
+    low, high = law["low"], law["high"]
+    if law.get("log"):
+        return float(f"{math.exp(rng.uniform(math.log(low), math.log(high))):.4g}")
+    if isinstance(low, int) and isinstance(high, int):
+        return int(rng.integers(low, high + 1))
+    return float(f"{rng.uniform(low, high):.4g}")
+
+
+def _trial(arm: str, seed: int, values: dict[str, Any], base: RunConfig) -> Trial:
+    digest = hashlib.sha256(
+        json.dumps([arm, values, base.model_dump(mode="json")], sort_keys=True).encode()
+    ).hexdigest()
+    words = [arm] if arm else [f"{key.split('.')[-1]}-{value}" for key, value in values.items()]
+    words += [str(value) for key, value in values.items() if arm and "." in key and key.split(".")[-1] != "name"]
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(words))[:60].strip("-_.") or "run"
+    name = f"{name}-{digest[:6]}-s{seed}"
+    try:
+        config = with_values(base, values | {"seed": seed, "output.name": name})
+    except ConfigError as error:
+        return Trial(name, arm, seed, values, None, "; ".join(str(problem) for problem in error.problems))
+    return Trial(name, arm, seed, values, config)

@@ -1,0 +1,74 @@
+"""One trial: an ordinary run in an ordinary folder, begun, resumed, or found finished."""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedsim.config import RunConfig, load_config
+from fedsim.errors import exit_code_of
+
+__all__ = ["State", "run_trial", "state_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where a trial stands.
+
+    Attributes:
+        status: ``missing``, ``finished``, ``failed``, ``stopped`` or ``running`` (then its process is gone).
+        reason: why it ended.
+    """
+
+    status: str
+    reason: str = ""
+
+
+def folder_of(config: RunConfig) -> Path:
+    """Return a trial's folder."""
+    assert config.output.name is not None
+    return Path(config.output.folder) / config.output.name
+
+
+def state_of(config: RunConfig) -> State:
+    """Return where a trial stands, by its folder; other settings than its own count as missing."""
+    folder = folder_of(config)
+    try:
+        record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        if load_config(folder / "config.toml") != config:
+            return State("missing", "its folder has other settings")
+        return State(str(record["status"]), str(record.get("exit_reason", "")))
+    except Exception:  # noqa: BLE001 - a folder that cannot be read is begun anew, whatever is wrong with it
+        return State("missing")
+
+
+def run_trial(config: RunConfig) -> dict[str, Any]:
+    """Run a trial to its end, from where it stands.
+
+    Returns:
+        Its status and reason. An error that was foreseen (a round with too few replies, a plan that does not fit) is a
+        result; it would come again. Others are raised, to be tried again.
+    """
+    from fedsim.runner import simulate
+
+    state = state_of(config)
+    if state.status == "finished":
+        return {"status": "finished", "reason": ""}
+    try:
+        if state.status != "missing" and _resumable(config):
+            simulate(config, resume=True)
+        else:
+            shutil.rmtree(folder_of(config), ignore_errors=True)
+            simulate(config)
+    except Exception as error:
+        if exit_code_of(error) is None:
+            raise
+        return {"status": "failed", "reason": str(error)}
+    return {"status": "finished", "reason": ""}
+
+
+def _resumable(config: RunConfig) -> bool:
+    stock, blind = config.strategy.name.startswith("flwr:"), config.protection.opened_by == "clients"
+    private = config.protection.name == "preamble"
+    return not (stock or blind or private) and any((folder_of(config) / "checkpoints").glob("*"))
