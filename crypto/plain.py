@@ -80,8 +80,7 @@ class PlainAdder(Adder):
 
     def add(self, part: bytes) -> None:
         """See :meth:`crypto.base.Adder.add`; a part with a NaN or an infinity is refused."""
-        frame = wire.decode(part, _header(self._tag), wire.PART, 4 * self._tag.length)
-        self._accumulate(np.frombuffer(frame.body, "<f4"), 1)
+        self._accumulate(read_part(part, self._tag), 1)
 
     def merge(self, total: bytes) -> None:
         """See :meth:`crypto.base.Adder.merge`."""
@@ -116,6 +115,16 @@ class PlainOpener(Opener):
             raise WireError(f"{len(totals)} totals: the plain sum has one aggregator")
         frame = wire.decode(totals[0], _header(tag), wire.TOTAL, 8 * tag.length)
         return np.frombuffer(frame.body, "<f8").astype(np.float64)
+
+
+def read_part(part: bytes, tag: Tag) -> NDArray[np.float32]:
+    """Return one client's vector, a read-only view, float32 of shape ``(tag.length,)``.
+
+    Raises:
+        WireError: it is no part of this round.
+    """
+    frame = wire.decode(part, _header(tag), wire.PART, 4 * tag.length)
+    return np.frombuffer(frame.body, "<f4")
 
 
 def check_vector(vector: FloatVector, tag: Tag) -> None:

@@ -100,7 +100,7 @@ def _round_of(message: Message) -> int:
 
 def _clipping(site: Site, sealed: Sealed) -> dict[str, float]:
     """Return what the norm's bound did to this client's update, where the protection has one."""
-    if not site.protection.uniform_only:
+    if not site.protection.uniform_only and site.config.federation.update_norm is None:
         return {}
     return {"clip_factor": sealed.clip_factor, "clipped_clients": float(sealed.clip_factor < 1.0)}
 

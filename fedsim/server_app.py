@@ -211,6 +211,7 @@ def build_strategy(site: Site, recorder: Recorder, clock: VirtualClock) -> Feder
         evaluate_fraction=federation.client_evaluation_fraction,
         evaluate_every=federation.evaluate_every,
         chunk=site.config.engine.chunk,
+        clip_norm=federation.update_norm,
         observer=recorder,
     )
 

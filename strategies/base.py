@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from crypto import Layout
 from crypto.base import Plan, Tag
 from strategies import committee
+from strategies.clipping import CLIP_NORM, NormLimit
 from strategies.errors import Incompatible
 from strategies.fold import Fold, WorkerFold, delivered
 from strategies.nodes import Node, Participation, discover
@@ -72,6 +73,7 @@ class FederatedStrategy(Strategy):
         evaluate_every: rounds between evaluations; the last round is always evaluated.
         weight_scale: divides numbers of examples; ``None`` asks the clients for theirs where a bound needs it.
         chunk: clients whose vectors are summed as one, see :mod:`strategies.rounds`; ``None`` chooses by their number.
+        clip_norm: bound of a client's change, see :mod:`strategies.clipping`; ``None`` for none.
         observer: see :class:`RoundObserver`.
 
     Raises:
@@ -99,6 +101,7 @@ class FederatedStrategy(Strategy):
         evaluate_every: int = 1,
         weight_scale: float | None = None,
         chunk: int | None = None,
+        clip_norm: float | None = None,
         observer: RoundObserver | None = None,
     ) -> None:
         self.participation = participation or Participation()
@@ -110,6 +113,7 @@ class FederatedStrategy(Strategy):
         self.evaluate_every = evaluate_every
         self.weight_scale = weight_scale
         self.chunk = chunk
+        self.clip_norm = clip_norm
         self.observer: RoundObserver = observer or _Nobody()
         self.state: NamedArrays | None = None
         self.sealed: SealedState | None = None
@@ -134,6 +138,9 @@ class FederatedStrategy(Strategy):
     @property
     def sent(self) -> Payload:
         """What clients send: as the protection demands, else as the strategy does."""
+        # Where the server sees updates it can check their norm, if it sees changes.
+        if self.clip_norm is not None and not self.protection.bounded:
+            return "delta"
         return self.protection.payload or self.payload
 
     # ----------------------------------------------------------------- what a paper says
@@ -289,7 +296,7 @@ class FederatedStrategy(Strategy):
             buffers=self.buffers.mode,
             first_partition=nodes[0].partition_id if self.buffers.mode == "first" and nodes else -1,
             secure=self._secure_plan,
-            extras=self.extras(server_round),
+            extras=self.extras(server_round) | ({} if self.clip_norm is None else {CLIP_NORM: self.clip_norm}),
         )
         return plan, layout
 
@@ -348,7 +355,13 @@ class FederatedStrategy(Strategy):
         if self._secure_plan is None:
             raise RuntimeError("begin() must come first")
         own = self.protection.fold(self._secure_plan, tag)
-        return own or WorkerFold(self.protection.public(self._secure_plan), self._secure_plan, tag)
+        if own is not None:
+            return own
+        limit = None
+        if self.clip_norm is not None and not self.protection.bounded and self.state is not None:
+            layout = self.travelling(self.state.layout, tag.round)
+            limit = NormLimit.of(layout, self.clip_norm, self.weighting, self.weight_scale or 1.0)
+        return WorkerFold(self.protection.public(self._secure_plan), self._secure_plan, tag, limit)
 
     @staticmethod
     def _take(fold: Fold, replies: list[Message], nodes: Iterator[Node], record: RoundRecord) -> None:

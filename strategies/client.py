@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from crypto import InputError, Layout, LayoutMismatch
 from crypto.base import Tag
+from strategies.clipping import CLIP_NORM, clip_change
 from strategies.fedavg import with_values
 from strategies.outcome import mean_arrays
 from strategies.piece_fold import SEALED
@@ -221,6 +222,9 @@ def seal_update(
     """
     if num_examples < 1:
         raise InputError(f"client {partition_id} has {num_examples} samples: it cannot take part; check the partition")
+    limit, kept = plan.extras.get(CLIP_NORM), 1.0
+    if isinstance(limit, float):
+        after, kept = clip_change(before, after, plan.names, limit)
     update = half.update(before, after, plan)
     layout = update.layout.only(plan.names) if plan.payload == "weights" else before.layout.only(plan.names)
     _check_layout(layout, plan)
@@ -231,7 +235,7 @@ def seal_update(
     clipped, factor = protection.clip(vector)
     sealer = protection.sealer(plan.secure)
     parts = sealer.seal(clipped, plan.tag(layout.length))
-    return Sealed(parts, layout.length, sealer.clipped, factor)
+    return Sealed(parts, layout.length, sealer.clipped, kept * factor)
 
 
 def seal_pieces(pieces: Mapping[str, NamedArrays], plan: RoundPlan, weight: float, protection: Protection) -> Sealed:

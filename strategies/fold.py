@@ -3,13 +3,14 @@
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from crypto import CryptoError, WireError
 from crypto.base import Adder, Plan, Tag
+from strategies.clipping import NormLimit
 from strategies.protection import Protection
 from strategies.records import read_sealed, sealed_record, wire_bytes
 from strategies.rounds import Reducer
@@ -132,11 +133,12 @@ class WorkerFold(Fold):
         protection: the secure sum, as workers need it; see :meth:`~strategies.protection.Protection.public`.
         plan: what the secure sum was sized for.
         tag: the round.
+        limit: what each update must keep, where they are not sealed.
     """
 
-    def __init__(self, protection: Protection, plan: Plan, tag: Tag) -> None:
+    def __init__(self, protection: Protection, plan: Plan, tag: Tag, limit: NormLimit | None = None) -> None:
         secure = protection.secure_sum(plan)
-        self.reducer: Reducer = ChunkSum(protection, plan, tag)
+        self.reducer: Reducer = ChunkSum(protection, plan, tag, limit)
         self._totals = Totals([secure.adder(tag) for _ in range(secure.aggregators)])
         self._aggregators = secure.aggregators
 
@@ -161,6 +163,7 @@ class ChunkSum:
     protection: Protection
     plan: Plan
     tag: Tag
+    limit: NormLimit | None = None
 
     def __call__(self, replies: list[Message]) -> list[Message]:
         """Return one reply for each one given, in the same order."""
@@ -170,11 +173,15 @@ class ChunkSum:
         for reply in replies:
             if reply.has_error():
                 continue
-            if add_reply(reply.content, totals, secure.aggregators) and carrier is None:
+            if add_reply(reply.content, totals, secure.aggregators, self._check) and carrier is None:
                 carrier = reply.content
         if carrier is not None:
             carrier["partial"] = sealed_record(totals.totals())
         return replies
+
+    def _check(self, parts: list[bytes], examples: int) -> None:
+        if self.limit is not None:
+            self.limit.check(parts[0], self.tag, examples)
 
 
 def merge_partial(reply: Message, totals: Totals, aggregators: int) -> None:
@@ -187,14 +194,28 @@ def merge_partial(reply: Message, totals: Totals, aggregators: int) -> None:
     folded["add_s"] = float(_number(folded, "add_s", float)) + time.perf_counter() - started
 
 
-def add_reply(content: RecordDict, totals: Totals, aggregators: int) -> bool:
-    """Move one reply's parts into the totals; note sizes, seconds and the reason if that fails."""
+def add_reply(
+    content: RecordDict,
+    totals: Totals,
+    aggregators: int,
+    check: Callable[[list[bytes], int], None] | None = None,
+) -> bool:
+    """Move one reply's parts into the totals; note sizes, seconds and the reason if that fails.
+
+    Args:
+        content: the reply's.
+        totals: what to add to.
+        aggregators: how many parts there must be.
+        check: raises :class:`~crypto.errors.WireError` for parts that must not count, given the stated examples.
+    """
     started = time.perf_counter()
     notes: dict[str, int | float | str] = {"upload_bytes": wire_bytes(content)}
     taken = False
     try:
         parts = sealed_parts(content, aggregators)
         notes["sealed_bytes"] = sum(map(len, parts))
+        if check is not None:
+            check(parts, check_examples(content))
         totals.add(parts)
         taken = True
     except CryptoError as error:

@@ -1,6 +1,7 @@
 """docs/robustness.md's table is what the tests say, and every report has a test or a reason."""
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -25,6 +26,17 @@ def test_every_report_has_a_test_or_a_reason_and_not_both() -> None:
     both = [number for number, report in REPORTS.items() if report.reason and number in shown]
     silent = [number for number in shown if not any(p.expected for p in FOUND if p.report == number)]
     assert (without, both, silent) == ([], [], [])
+
+
+def test_tests_that_the_page_names_are_there() -> None:
+    named = set(re.findall(r"`(tests/[\w/]+\.py)::([\w:]+)`", PAGE.read_text(encoding="utf-8")))
+    assert len(named) > 100
+    missing = []
+    for path, test in sorted(named):
+        source = (PAGE.parents[1] / path).read_text(encoding="utf-8")
+        if f"def {test.split('::')[-1]}(" not in source:
+            missing.append(f"{path}::{test}")
+    assert missing == []
 
 
 def test_marks_name_known_reports() -> None:

@@ -49,6 +49,18 @@ def _bad_options(c: Settings) -> bool:
 
 RULES: tuple[Rule, ...] = (
     Rule(
+        ("federation.update_norm", "strategy.name"),
+        lambda c: c.federation.update_norm is not None and not c.strategy.clips_changes,
+        "is not kept by strategy.name = {strategy.name}, whose clients do not send a change of the whole model",
+        "use fedavg, fedprox, fedavgm or fedadam, or leave it out",
+    ),
+    Rule(
+        ("federation.update_norm", "protection.name"),
+        lambda c: c.federation.update_norm is not None and c.protection.name == "preamble",
+        "has another name under preamble, which clips every change",
+        "set protection.clip_norm",
+    ),
+    Rule(
         ("federation.clients_per_round", "federation.participation"),
         lambda c: c.federation.clients_per_round is not None and c.federation.participation != 1.0,
         "excludes federation.participation = {federation.participation}",

@@ -115,6 +115,10 @@ class FederationConfig(Section):
     weighting: Literal["examples", "uniform"] = Field(
         default="examples", description="weight of a client in the average (default uniform under preamble)"
     )
+    update_norm: Positive | None = Field(
+        default=None,
+        description="largest L2 norm of a client's change: clients clip to it, and under plain the server refuses more",
+    )
     buffers: Literal["average", "local", "first"] = Field(
         default="average",
         description="model buffers such as BatchNorm statistics: averaged, kept by each client, or the first client's",

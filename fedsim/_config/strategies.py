@@ -47,22 +47,28 @@ class Strategy(Section):
         clients_hold_model: the clients apply every sum, the server never has the model; so they must be able to open
             it, and each to the same bits.
         proxy_rows: training rows that the server keeps as proxy data where `data.proxy_examples` is not set.
+        clips_changes: clients can clip the norm of their change (`federation.update_norm`).
     """
 
     needs_opened_sum: ClassVar[bool] = False
     needs_each_update: ClassVar[bool] = False
     clients_hold_model: ClassVar[bool] = False
     proxy_rows: ClassVar[int] = 0
+    clips_changes: ClassVar[bool] = False
 
 
 class FedAvgConfig(Strategy):
     """Weighted average of the clients' weights (McMahan et al. 2017)."""
+
+    clips_changes = True
 
     name: Literal["fedavg"] = Field(default="fedavg", description="strategy")
 
 
 class FedProxConfig(Strategy):
     """FedAvg with a proximal term in the client's loss (Li et al. 2020)."""
+
+    clips_changes = True
 
     name: Literal["fedprox"] = Field(default="fedprox", description="strategy")
     mu: NotNegative = Field(default=0.01, description="weight of the proximal term; 0 is FedAvg")
@@ -72,6 +78,7 @@ class FedAvgMConfig(Strategy):
     """Momentum on the server (Hsu et al. 2019)."""
 
     needs_opened_sum = True
+    clips_changes = True
 
     name: Literal["fedavgm"] = Field(default="fedavgm", description="strategy")
     server_lr: Positive = Field(default=1.0, description="server learning rate")
@@ -82,6 +89,7 @@ class FedAdamConfig(Strategy):
     """Adam on the server (Reddi et al. 2021)."""
 
     needs_opened_sum = True
+    clips_changes = True
 
     name: Literal["fedadam"] = Field(default="fedadam", description="strategy")
     server_lr: Positive = Field(default=0.01, description="server learning rate")

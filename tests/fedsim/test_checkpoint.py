@@ -50,6 +50,7 @@ def test_an_empty_folder_has_no_checkpoint(tmp_path):
     assert latest_checkpoint(tmp_path / "nowhere") is None
 
 
+@pytest.mark.report("D15")
 def test_any_damage_is_an_error_and_never_another_model(tmp_path):
     path = save_checkpoint(tmp_path, point(3))
     whole, rng = path.read_bytes(), random.Random(1)

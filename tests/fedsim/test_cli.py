@@ -150,6 +150,7 @@ def test_errors_of_other_rooms_have_codes() -> None:
     assert exit_code_of(stranger()) is None
 
 
+@pytest.mark.report("D16")
 def test_sigterm_stops_like_ctrl_c(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(
         "import sys, time, types\n"

@@ -161,6 +161,8 @@ def test_refuses_wrong_values(override: str, text: str) -> None:
 
 #: For each rule of the table, settings that break it, in its order.
 BREAKERS = [
+    ["federation.update_norm=1.0", "strategy.name=fedluar"],
+    ["federation.update_norm=1.0", "protection.name=preamble"],
     ["federation.clients_per_round=5", "federation.participation=0.5"],
     ["federation.clients_per_round=21"],
     ["federation.min_replies=21"],

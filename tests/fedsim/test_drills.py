@@ -89,6 +89,13 @@ def drilled(name):
     return found, ["faults.rounds=[2]", *(f"faults.{drill}=[{client}]" for client, drill in found.items())]
 
 
+@pytest.mark.report("D1", "it is named in the ledger and left out; the sum is that of the others")
+@pytest.mark.report("D2", "it is named and left out")
+@pytest.mark.report("D5", "it counts once")
+@pytest.mark.report("D6", "refused by the round in the frame")
+@pytest.mark.report("D7", "refused by the checksum")
+@pytest.mark.report("D8", "the client itself refuses, with array and index")
+@pytest.mark.report("D9", "refused by the key's id")
 @each_protection
 def test_every_drill_ends_as_documented_and_the_sum_is_that_of_the_others(tmp_path, name):
     found, sets = drilled(name)
@@ -122,6 +129,7 @@ def test_first_rounds_are_honest(tmp_path):
     assert {t["outcome"] for t in turns if t["round"] == 1} == {"ok"}
 
 
+@pytest.mark.report("D4", "it counts, or is late at the deadline")
 def test_a_slow_client_is_slow_in_virtual_time_alone(tmp_path):
     result = simulate(settings(tmp_path, "plain", "faults.slow=[5]", "faults.slow_factor=50"))
     rows = Ledger.read(result.folder).table().to_pylist()
@@ -129,6 +137,7 @@ def test_a_slow_client_is_slow_in_virtual_time_alone(tmp_path):
     assert train[5] / train[6] == pytest.approx(50, rel=0.02)
 
 
+@pytest.mark.report("D4")
 def test_a_slow_client_misses_a_deadline(tmp_path):
     more = ["faults.slow=[5]", "faults.slow_factor=1e6", "clock.policy=deadline", "clock.deadline_s=1"]
     result = simulate(settings(tmp_path, "plain", *more))
@@ -136,6 +145,10 @@ def test_a_slow_client_misses_a_deadline(tmp_path):
     assert late == {5}
 
 
+@pytest.mark.report(
+    "D10",
+    "it counts as told under `weighting = examples`, and not at all under `uniform`; the ledger shows what was told",
+)
 @each_protection
 def test_a_lie_counts_as_told_where_examples_are_weights_and_not_at_all_where_all_are_equal(tmp_path, name):
     lied = simulate(
@@ -161,6 +174,7 @@ def turns_examples(result):
     return {t["client"]: t["num_examples"] for t in Ledger.read(result.folder).clients().to_pylist()}
 
 
+@pytest.mark.report("D3", "its update counts; a committee member that is gone stops the run by name")
 @pytest.mark.parametrize("name", ["plain", pytest.param("bfv", marks=needs(library)), "preamble"])
 def test_who_is_gone_after_its_update_still_counts(tmp_path, name):
     more = ["faults.drop_after=[4]", "federation.client_evaluation_fraction=1.0"]
@@ -171,6 +185,7 @@ def test_who_is_gone_after_its_update_still_counts(tmp_path, name):
     assert {(r["outcome"], "gone after" in r["reason"]) for r in rows} == {("dropped", True)}
 
 
+@pytest.mark.report("D3")
 @needs(find_python)
 def test_a_committee_member_that_is_gone_ends_the_run_and_is_named(tmp_path):
     with pytest.raises(TooFewReplies, match="(?s)client 1.*gone after"):
@@ -186,6 +201,7 @@ def test_a_client_outside_of_the_committee_may_go(tmp_path):
 ON_RAY = pytest.param("ray", marks=pytest.mark.slow)
 
 
+@pytest.mark.report("D1")
 @pytest.mark.parametrize("engine", ["inline", ON_RAY])
 def test_dropouts_are_drawn_from_the_seed_whatever_the_engine(tmp_path, engine):
     result = simulate(
@@ -205,6 +221,7 @@ def test_flowers_strategies_lose_clients_by_dropout_too(tmp_path):
     assert "dropped" in {t["outcome"] for t in Ledger.read(result.folder).clients().to_pylist()}
 
 
+@pytest.mark.report("D5")
 @pytest.mark.parametrize("engine", ["inline", ON_RAY])
 def test_a_duplicate_is_counted_once_on_every_engine(tmp_path, engine):
     honest = simulate(settings(tmp_path, "plain", "output.name=honest"))

@@ -157,6 +157,7 @@ def test_a_helper_that_cannot_start_says_why(tmp_path):
         pass
 
 
+@pytest.mark.report("D12")
 def test_a_silent_helper_is_given_up(tmp_path):
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "s"))
@@ -232,6 +233,7 @@ def open_key(path):
     return KeyBundle.decode(path.read_bytes()).secret
 
 
+@pytest.mark.report("D12", "the run stops, and its last good model is saved")
 def test_a_helper_that_dies_stops_the_run_with_the_last_good_model(tmp_path, monkeypatch):
     seen = {}
     real = protections.helper_process

@@ -367,6 +367,7 @@ def test_a_bad_message_is_named_and_the_rounds_complete_without_it(tmp_path, wit
     assert result.weights_sha256 == without_client.weights_sha256, "the others' sum, exactly"
 
 
+@pytest.mark.report("D6")
 @needs_seal
 def test_a_replayed_message_is_named_and_left_out(tmp_path):
     make, words = FAULTS["replayed"]
@@ -385,6 +386,7 @@ def test_every_protection_leaves_bad_messages_out(tmp_path, name, fault):
     assert re.search(FAULTS[fault][1], bad[0]["reason"]) and result.weights_sha256
 
 
+@pytest.mark.report("D13", "the run stops with code 3, names the member and keeps the last good model")
 @needs_openfhe
 def test_a_silent_committee_member_is_named_and_the_last_good_model_kept(tmp_path, protected, plain, monkeypatch):
     break_client(monkeypatch, raises, rounds=(2,), client=1, kind="query.partial")

@@ -203,6 +203,7 @@ class Interrupting(NullObserver):
             raise KeyboardInterrupt
 
 
+@pytest.mark.report("D16", "the folder says `stopped`, nothing is left behind, and the run resumes")
 def test_an_interrupted_run_is_consistent_and_resumes_to_the_same_bits(tmp_path):
     more = ["engine.name=inline", "strategy.name=fedadam", "federation.rounds=4", "output.report=true"]
     whole = simulate(settings(tmp_path, *more, "output.name=whole"))
@@ -323,6 +324,7 @@ def files_of(folder):
     return {p.name: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
+@pytest.mark.report("D18", "the second is refused")
 def test_a_second_run_never_writes_into_the_folder_of_a_first(plain):
     before = files_of(plain.folder)
     with pytest.raises(RunFolderError, match="holds a run already; resume it or choose another name"):
@@ -338,6 +340,7 @@ def test_a_served_app_takes_the_folder_of_its_launcher_only(tmp_path, plain):
         open_folder(settings(plain.folder.parent, "output.name=one"))
 
 
+@pytest.mark.report("D18")
 def test_runs_without_a_name_that_start_at_once_get_folders_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr("fedsim.runner.time.strftime", lambda form: "20260101-000000")
     paths = [_claim(settings(tmp_path), resume=False)[1].path for _ in range(3)]
@@ -359,6 +362,7 @@ class InterruptingAtOnce(NullObserver):
         raise KeyboardInterrupt
 
 
+@pytest.mark.report("D16")
 def test_an_interrupt_before_the_first_round_leaves_a_folder_that_says_so(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(settings(tmp_path, "output.name=early", "output.report=true"), InterruptingAtOnce())
@@ -374,6 +378,7 @@ def test_a_model_that_a_server_step_ruins_is_never_the_last_good_one(tmp_path):
     assert point.round == 0 and all(np.isfinite(a).all() for a in point.state.arrays.values())
 
 
+@pytest.mark.report("D15")
 def test_resuming_where_every_checkpoint_is_damaged_is_refused_and_keeps_the_records(tmp_path):
     config = settings(tmp_path, "output.name=hurt", "engine.name=inline", "federation.rounds=1")
     folder = simulate(config).folder

@@ -49,6 +49,7 @@ def by_hand(client: int, samples: int) -> float:
     return 2 * 0.02 + 2 * model_bits / LINKS[client] + flops / SPEEDS[client]
 
 
+@pytest.mark.report("U63", "three profiles give the round time of a hand calculation within 1 %")
 def test_round_time_equals_the_hand_calculation_within_a_percent(tmp_path):
     result = simulate(settings(tmp_path))
     hand = max(by_hand(client, samples) for client, samples in enumerate((480, 479, 479)))

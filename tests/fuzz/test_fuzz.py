@@ -15,6 +15,7 @@ from targets import Target, names, target
 EXECUTIONS = 300
 
 
+@pytest.mark.report("D15", "every decoder takes damaged input or refuses it by a promised error")
 @pytest.mark.parametrize("name", list(names()))
 def test_damage_is_taken_or_refused_by_name(name: str, tmp_path, monkeypatch) -> None:
     if "ciphertexts" in name:

@@ -131,6 +131,7 @@ def test_memory_does_not_rise_over_500_rounds(tmp_path):
     assert slope(tmp_path, 500, 100) < 1024
 
 
+@pytest.mark.report("D16")
 def test_an_interrupted_run_leaves_nothing_either(tmp_path, warm):
     class Interrupting(NullObserver):
         def round_end(self, event):

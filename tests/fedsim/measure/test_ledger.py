@@ -160,6 +160,7 @@ def test_reasons_keep_their_words_on_one_line(tmp_path: Path) -> None:
     assert (tmp_path / "ledger.csv").read_bytes().count(b"\n") == 2
 
 
+@pytest.mark.report("D17", "what was written stays readable; the error names the place")
 def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = Ledger(tmp_path)
     ledger.add(Entry(1, 0, "upload", wire_bytes=5))

@@ -163,6 +163,7 @@ def test_errors_are_named_and_others_go_on(grid, message) -> None:
     assert nothing.error.code == FaultCode.BAD_REPLY
 
 
+@pytest.mark.report("D11", "the client is tried again alone, and left out by name if that fails")
 @pytest.mark.report("U60")
 def test_a_dying_client_is_named_and_the_rest_of_its_batch_is_kept(grid, message) -> None:
     ids = grid.get_node_ids()
@@ -174,6 +175,7 @@ def test_a_dying_client_is_named_and_the_rest_of_its_batch_is_kept(grid, message
     assert codes(grid.send_and_receive([message(i) for i in ids])) == [0] * CLIENTS
 
 
+@pytest.mark.report("D11")
 @pytest.mark.report("U60")
 def test_a_worker_that_dies_once_costs_no_reply(grid, message, tmp_path) -> None:
     config = {"flag": str(tmp_path / "flag")}
@@ -183,6 +185,7 @@ def test_a_worker_that_dies_once_costs_no_reply(grid, message, tmp_path) -> None
     assert [r.metadata.src_node_id for r in replies] == grid.get_node_ids()
 
 
+@pytest.mark.report("D11")
 def test_a_stuck_client_is_late_and_its_worker_replaced(grid, message) -> None:
     ids = grid.get_node_ids()
     batches = [[message(i, "query.sleeps", config={"who": 1}) for i in part] for part in (ids[:3], ids[3:5])]
