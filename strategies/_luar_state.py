@@ -76,8 +76,8 @@ class LuarState:
         self._buffers: frozenset[str] = frozenset()
         self._loaded: NDArray[np.generic] | None = None
 
-    def begin(self, state: NamedArrays, buffers: Collection[str]) -> None:
-        """Find the layers of a model.
+    def begin(self, state: NamedArrays, buffers: Collection[str], *, warn: bool = True) -> None:
+        """Find the layers of a model, and warn where training tends to diverge, unless somebody else does.
 
         Raises:
             Incompatible: the model has no more than `delta` layers, or a loaded state is of another model.
@@ -90,7 +90,7 @@ class LuarState:
                 f"delta {self.delta}: must be below the model's number of layers, {count} ({self.group} of two or more "
                 "dimensions); lower strategy.delta or take a deeper model"
             )
-        if self.delta > _RISKY_SHARE * count and not self.rounds:
+        if warn and self.delta > _RISKY_SHARE * count:
             log.warning("delta %d of %d layers: training tends to diverge above 3/4", self.delta, count)
         if not self.rounds:
             self.scores, self.ages, self.uploads = np.full(count, np.nan), np.zeros(count), np.zeros(count)

@@ -112,9 +112,9 @@ class SealedLuarClient(ReplicatedHalf):
         self._buffers = buffer_names(model)
 
     def digest(self, start: NamedArrays) -> bytes:
-        """Return a hash of start weights and options."""
+        """Return a hash of weights and options; each client may have untrained state of its own."""
         options = sorted((k, v) for k, v in self._method.items() if not callable(v))
-        return hashlib.sha256(state_digest(start.arrays) + repr((options, self._seed)).encode()).digest()
+        return hashlib.sha256(state_digest(self.first(start)) + repr((options, self._seed)).encode()).digest()
 
     def first(self, known: NamedArrays) -> Arrays:
         """See :meth:`~strategies.replica.ReplicatedHalf.first`: what trains."""
@@ -147,7 +147,7 @@ class SealedLuarClient(ReplicatedHalf):
         luar = luar_state(**self._method | {"layer_seed": int.from_bytes(drawn, "little")})
         if "luar/rounds" in state:
             luar.load_state_dict(state)
-        luar.begin(model, ())
+        luar.begin(model, (), warn=False)
         return luar, model
 
 

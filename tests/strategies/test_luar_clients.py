@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from crypto.base import Plan
 from crypto.errors import BackendUnavailable
@@ -19,6 +20,7 @@ from strategies.nodes import Participation
 from strategies.plan import BufferRule
 from strategies.protection import Plain
 from strategies.records import NamedArrays, model_record
+from strategies.state import state_arrays
 
 SHAPES = {"a.weight": (200, 100), "a.bias": (100,), "b.weight": (100, 100), "c.weight": (100, 50)}
 SIZES = {n: int(np.prod(s)) for n, s in SHAPES.items()}
@@ -159,3 +161,15 @@ def test_refuses_what_cannot_be_carried(toy_grid, toy_handler):
         SealedFedLUAR(delta=-1)
     with pytest.raises(TypeError, match="deltas"):
         SealedFedLUAR(deltas=1)
+
+
+def test_untrained_state_is_each_clients_own():
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Linear(3, 2))
+    half = SealedLuarClient({"delta": 1, "learning_rate": float})
+    half.shape(model)
+    state = NamedArrays(state_arrays(model))
+    mine = NamedArrays(state.arrays | {"1.running_mean": np.ones(2, np.float32)})
+    other = NamedArrays(state.arrays | {"1.bias": np.ones(2, np.float32)})
+    assert half.digest(state) == half.digest(mine) != half.digest(other)
+    assert list(half.first(state)) == [f"model/{n}" for n, _ in model.named_parameters()]
+    assert half.digest(state) != SealedLuarClient({"delta": 2}).digest(state)
