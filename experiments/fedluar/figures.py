@@ -26,12 +26,12 @@ def accuracy_figure(rows: Sequence[Row], title: str) -> Figure:
     axes.axhline(-2, color="#5b6675", linewidth=0.8, linestyle=":")
     for arm in dict.fromkeys(r.arm for r in rows if r.arm != "fedavg"):
         gap = paired(rows, arm, "fedavg")
-        if gap is None:
+        if not gap.count:
             continue
         comm = float(np.mean([r.comm for r in rows if r.arm == arm]))
         mark = next((m for kind, m in _MARKS.items() if arm.startswith(kind)), "o")
-        half = 100 * gap.half if np.isfinite(gap.half) else None
-        axes.errorbar(comm, 100 * gap.mean, yerr=half, marker=mark, capsize=3, linestyle="none", label=arm)
+        half = 100 * gap.half if gap.count > 1 else None
+        axes.errorbar(comm, 100 * gap.value, yerr=half, marker=mark, capsize=3, linestyle="none", label=arm)
     axes.set_xlabel("Comm (share of FedAvg's bytes aggregated)")
     axes.set_ylabel("accuracy less FedAvg's (points)")
     axes.set_title(title, loc="left", fontsize=11)

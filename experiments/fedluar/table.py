@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import stats
+
+from experiments.sweeps.statistics import Mean, mean
 
 log = logging.getLogger(__name__)
 
@@ -85,32 +85,15 @@ def fill(path: Path, jobs: Iterable[tuple[str, int]], run: Callable[[str, int, l
     return rows
 
 
-@dataclass(frozen=True)
-class Interval:
-    """Mean of n values with the half width of its 95 % interval by Student's t; infinite for one value."""
-
-    mean: float
-    half: float
-    count: int
-
-    def __str__(self) -> str:
-        return f"{self.mean:.3f} +- {self.half:.3f}" if self.count > 1 else f"{self.mean:.3f}"
-
-
-def interval(values: Sequence[float] | NDArray[np.float64]) -> Interval:
-    """Return mean and interval of at least one value."""
-    data = np.asarray(values, float)
-    if len(data) < 2:
-        return Interval(float(data.mean()), float("inf"), len(data))
-    quantile = float(stats.t.ppf(0.975, len(data) - 1))
-    return Interval(float(data.mean()), quantile * float(data.std(ddof=1)) / float(np.sqrt(len(data))), len(data))
-
-
-def paired(rows: Sequence[Row], arm: str, other: str) -> Interval | None:
-    """Return the accuracy of `arm` minus that of `other`, over the seeds that both have; ``None`` without any."""
+def paired(rows: Sequence[Row], arm: str, other: str) -> Mean:
+    """Return the accuracy of `arm` minus that of `other`, over the seeds that both have."""
     mine, theirs = ({r.seed: r.accuracy for r in rows if r.arm == a} for a in (arm, other))
-    found = [mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())]
-    return interval(found) if found else None
+    return mean([mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())])
+
+
+def said(value: Mean) -> str:
+    """Return mean and half of the 95 % interval."""
+    return f"{value.value:.3f} +- {value.half:.3f}" if value.count > 1 else f"{value.value:.3f}"
 
 
 def markdown(rows: Sequence[Row], base: str = "fedavg") -> str:
@@ -121,9 +104,9 @@ def markdown(rows: Sequence[Row], base: str = "fedavg") -> str:
     ]
     for arm in dict.fromkeys(r.arm for r in rows):
         mine = [r for r in rows if r.arm == arm]
-        gap = paired(rows, arm, base) if arm != base else None
+        gap = said(paired(rows, arm, base)) if arm != base else ""
         both = f"{np.mean([r.two_way for r in mine]):.3f}" if mine[0].upload_bytes else ""
-        cells = [arm, len(mine), interval([r.accuracy for r in mine]), gap or ""]
+        cells = [arm, len(mine), said(mean([r.accuracy for r in mine])), gap]
         cells += [f"{np.mean([r.comm for r in mine]):.3f}", both, max(r.longest_run for r in mine)]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
