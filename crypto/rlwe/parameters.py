@@ -48,6 +48,9 @@ COMMITTEE_RINGS = (2048, 4096)
 #: Bits of one prime that the native code takes.
 MAX_PRIME_BITS = 57
 
+#: Fewest bits of q: below, primes 1 mod 2N are too rare for every number of bits to have one.
+LEAST_MODULUS_BITS = 18
+
 #: Largest coefficient of one error polynomial.
 LARGEST_ERROR = 21
 
@@ -208,7 +211,7 @@ def _least_bits(shape: RlweParameters, plan: Plan) -> int:
 def _with_moduli(shape: RlweParameters, plan: Plan, most_primes: int) -> RlweParameters | None:
     """Return the shape with the shortest q that holds the plan, or None if that is too long for the ring."""
     bits = int(log2(2 * shape.noise_bound(plan.clients) + 2)) + shape.plain_bits
-    for candidate in range(max(bits, shape.ring.bit_length() + 2), max_modulus_bits(shape.ring) + 1):
+    for candidate in range(max(bits, LEAST_MODULUS_BITS), max_modulus_bits(shape.ring) + 1):
         primes = -(-candidate // MAX_PRIME_BITS)
         if primes > most_primes:
             break

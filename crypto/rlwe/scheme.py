@@ -200,8 +200,9 @@ class RlweSealer(Sealer):
         check_length(tag, self._sum.plan)
         if not np.isfinite(vector.sum(dtype=np.float64)):
             check_finite(vector)
-        contiguous: Any = np.ascontiguousarray(vector)
-        body, self._clipped = self._encryptor.encrypt(contiguous, self._sum.codec, seeds, isa)
+        narrow = vector.dtype == np.float32
+        values: Any = np.ascontiguousarray(vector, np.float32 if narrow else np.float64)
+        body, self._clipped = self._encryptor.encrypt(values, self._sum.codec, seeds, isa)
         if self._clipped > CLIPPING_WARNING_SHARE * vector.size:
             logger.warning(
                 "%d of %d values lie outside the bound %g and were clipped; raise the bound or clip updates",
