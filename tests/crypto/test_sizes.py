@@ -15,6 +15,8 @@ from crypto.he_openfhe import OpenFheBgv, OpenFheCkks, OpenFheSum
 from crypto.he_seal import BfvSum
 from crypto.he_tenseal import CkksSum
 from crypto.packing import Layout
+from crypto.rlwe.scheme import RlweSum
+from crypto.rlwe.threshold import RlweThreshold
 from crypto.sizes import COSTS, MODELS, SCHEMES, preamble_shape, sizes
 from fedsim.tasks.models import build_model
 from strategies.state import state_arrays
@@ -22,6 +24,8 @@ from strategies.state import state_arrays
 OURS = {
     "bfv": lambda plan: BfvSum(plan),
     "bfv-public": lambda plan: BfvSum(plan, mode="public"),
+    "rlwe": lambda plan: RlweSum(plan),
+    "rlwe-public": lambda plan: RlweSum(plan, mode="public"),
     "ckks": lambda plan: CkksSum(plan),
     "ckks-public": lambda plan: CkksSum(plan, mode="public"),
 }
@@ -98,8 +102,11 @@ def test_openfhe_rows_are_the_sums_own_budget(scheme: str, build: type[OpenFheSu
 
 
 def test_a_committee_row_states_what_opening_costs() -> None:
-    (row,) = sizes(10**6, 10, schemes=["openfhe-threshold"])
-    assert "3 members, each sends" in row.note
+    for name in ("openfhe-threshold", "rlwe-threshold"):
+        (row,) = sizes(10**6, 10, schemes=[name])
+        assert "3 members, each sends" in row.note
+    budget = RlweThreshold(Plan(length=10**6, clients=10, bound=1.0), 3).budget
+    assert (row.upload_bytes, row.security_bits) == (budget.upload_bytes, budget.security_bits)
 
 
 def test_preamble_sends_a_mebibyte_for_64_to_the_byte() -> None:
