@@ -20,5 +20,5 @@ export LD_PRELOAD="$("$compiler" -print-file-name=libasan.so) $("$compiler" -pri
 export ASAN_OPTIONS="detect_leaks=0:abort_on_error=1:strict_string_checks=1:detect_stack_use_after_return=1"
 export UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1"
 export FEDSIM_SANITIZED_MODULE="$module" OMP_NUM_THREADS=1
-if (($# == 0)); then set -- tests/crypto/test_prg.py tests/crypto/preamble; fi
+if (($# == 0)); then set -- tests/crypto/test_prg.py tests/crypto/preamble tests/crypto/rlwe; fi
 exec "$python" -m pytest -q -p tests.sanitized "$@"
