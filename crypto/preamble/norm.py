@@ -226,7 +226,7 @@ def prove(
     helper = elements(coins[2], SHARE, circuit.bits)
     leader = [(b - h) % PRIME for b, h in zip(bits, helper, strict=True)]
     parts = [joint_part(v, digest, seeds[v], coins[v], share, tests) for v, share in enumerate((leader, helper))]
-    joint = joint_seed(parts[0], parts[1])
+    joint = joint_seed(parts[0], parts[1], tests)
     x = [value % PRIME for value in payload]
     wires = 2 * circuit.chunk
     drawn = elements(coins[4], WIRES, REPETITIONS * wires)
@@ -313,7 +313,7 @@ def query(
         tests = tests_seed(*((mine, share.other_tests) if server == 0 else (share.other_tests, mine)))
     rows_of_tests = random_rows(circuit, tests)
     own = joint_part(server, digest, seed, share.blind, share.bits, tests)
-    joint = joint_seed(*((own, share.other_part) if server == 0 else (share.other_part, own)))
+    joint = joint_seed(*((own, share.other_part) if server == 0 else (share.other_part, own)), tests)
     at = hashlib.blake2b(nonce + joint, key=verify_key, person=QUERY, digest_size=16).digest()
     points = [t for t in elements(at, QUERY, REPETITIONS + 8) if t > circuit.calls][:REPETITIONS]
     messages = []
@@ -377,9 +377,9 @@ def joint_part(server: int, digest: bytes, seed: bytes, blind: bytes, bits: Vect
     return part.digest()
 
 
-def joint_seed(first: bytes, second: bytes) -> bytes:
-    """Return the seed of the joint randomness."""
-    return hashlib.blake2b(first + second, person=JOINT, digest_size=16).digest()
+def joint_seed(first: bytes, second: bytes, tests: bytes) -> bytes:
+    """Return the seed of the joint randomness; servers that derived different tests derive different seeds."""
+    return hashlib.blake2b(first + second + tests, person=JOINT, digest_size=16).digest()
 
 
 def _challenge(joint: bytes, repetition: int) -> Vector:

@@ -132,6 +132,27 @@ def test_changed_bits_proofs_and_randomness_are_refused() -> None:
         assert not decide(circuit, pair, (first, replace(second, **changed)))
 
 
+def test_servers_that_derived_other_tests_notice_whatever_the_client_says() -> None:
+    """The client names both parts of the joint randomness, so only the tests' own seed can tell the servers apart."""
+    rng, circuit = np.random.default_rng(6), WrapCircuit(length=2, bound=100)
+    payload = [3, 4]
+    pair = sharded(rng, payload, 1)
+    first, second = prove(circuit, rng, pair, payload)
+    second = replace(second, other_tests=b"x" * 32)
+    digest = pair[0].digest
+    seeds = [norm.tests_seed(norm.tests_part(0, digest, pair[0].seed, first.blind), first.other_tests)]
+    seeds.append(norm.tests_seed(b"x" * 32, norm.tests_part(1, digest, pair[1].seed, second.blind)))
+    parts = [
+        norm.joint_part(v, digest, pair[v].seed, share.blind, share.bits, seeds[v])
+        for v, share in enumerate((first, second))
+    ]
+    lying = replace(first, other_part=parts[1]), replace(second, other_part=parts[0])
+    messages = [
+        norm.query(circuit, v, [0, 0], share, digest, pair[v].seed, KEY, pair[v].nonce) for v, share in enumerate(lying)
+    ]
+    assert messages[0].joint != messages[1].joint
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.integers(1, 50), st.integers(0, 2**32))
 def test_products_equal_exact_integers(length: int, seed: int) -> None:
