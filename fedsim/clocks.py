@@ -3,13 +3,14 @@
 from pathlib import Path
 
 from fedsim.config import RunConfig
-from fedsim.simulation.clock import Policy, VirtualClock
+from fedsim.simulation.clock import Policy, VirtualClock, Work
 from fedsim.simulation.crypto_costs import FREE, CryptoCosts, crypto_costs
 from fedsim.simulation.devices import PRESETS, Device, deal
 from fedsim.simulation.presence import Always, InRounds, Presence, read_presence
 from fedsim.site import Site, secure_plan
+from strategies.records import model_bytes
 
-__all__ = ["clock_of", "devices_of"]
+__all__ = ["DevicePace", "clock_of", "devices_of"]
 
 
 def devices_of(config: RunConfig) -> list[Device]:
@@ -49,6 +50,35 @@ def clock_of(site: Site, now_s: float = 0.0) -> VirtualClock:
     return VirtualClock(devices, PRESETS[config.clock.server], _costs(site), policy, _presence(config, devices), now_s)
 
 
+class DevicePace:
+    """The pace of a run's devices, for a server that waits for nobody: predicted turns, by what is known before.
+
+    Args:
+        site: the run's.
+        clock: told when the server's steps are due.
+    """
+
+    def __init__(self, site: Site, clock: VirtualClock) -> None:
+        plan, training = secure_plan(site), site.config.training
+        download_bytes = len(model_bytes(site.initial))
+        upload_bytes = site.protection.secure_sum(plan).budget.upload_bytes
+        self._clock, self._turns = clock, list[float]()
+        for client, size in enumerate(site.partition.sizes.tolist()):
+            seen = size * training.epochs
+            if training.max_steps is not None:
+                seen = min(seen, training.max_steps * training.batch_size)
+            work = Work(download_bytes, upload_bytes, seen * site.flops_per_example)
+            self._turns.append(clock.turn(client, work).total_s)
+
+    def turn_s(self, partition_id: int) -> float:
+        """See :class:`strategies.fedbuff.Pace`."""
+        return self._turns[partition_id]
+
+    def stepped(self, at_s: float) -> None:
+        """See :class:`strategies.fedbuff.Pace`."""
+        self._clock.ends_s = at_s
+
+
 def _presence(config: RunConfig, devices: list[Device]) -> Presence:
     if config.devices.availability_trace is not None:
         return read_presence(Path(config.devices.availability_trace), len(devices))
@@ -61,6 +91,5 @@ def _costs(site: Site) -> CryptoCosts:
     protection = site.config.protection
     if protection.name == "plain":
         return FREE
-    plan = secure_plan(site)
-    budget = site.protection.secure_sum(plan).budget
-    return crypto_costs(protection.name, getattr(protection, "mode", ""), plan, budget)
+    mode = "dense" if getattr(protection, "dense", False) else str(getattr(protection, "mode", ""))
+    return crypto_costs(protection.name, mode, secure_plan(site))

@@ -15,6 +15,7 @@ from strategies.base import FederatedStrategy
 from strategies.client import ClientHalf
 from strategies.dictpfl import DictClient, DictPFL
 from strategies.fedavg import FedAdam, FedAvg, FedAvgM, FedProx
+from strategies.fedbuff import FedBuff
 from strategies.fedluar import FedLUAR, LuarClient
 from strategies.fedluar_sealed import SealedFedLUAR, SealedLuarClient
 from strategies.fedml_he import FedMLHE, FedMLHEClient
@@ -24,7 +25,7 @@ from strategies.partial import FedPartial, PartialClient
 
 #: Name -> server half; its constructor takes the options of the strategy's settings by name.
 SERVER_HALVES: dict[str, type[FederatedStrategy]] = {
-    s.name: s for s in (FedAvg, FedProx, FedAvgM, FedAdam, FedLUAR, DictPFL, FedTop, FedMLHE, LEFF, FedPartial)
+    s.name: s for s in (FedAvg, FedProx, FedAvgM, FedAdam, FedBuff, FedLUAR, DictPFL, FedTop, FedMLHE, LEFF, FedPartial)
 }
 
 #: Name -> client half, where it is not the one that trains the whole model.

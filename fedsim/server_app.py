@@ -13,8 +13,8 @@ from flwr.serverapp import Grid, ServerApp
 from crypto.base import Budget
 from fedsim import errors
 from fedsim.checkpoint import Checkpoint, latest_checkpoint, load_clients, load_if_there, weights_sha256
-from fedsim.clocks import clock_of
-from fedsim.config import RunConfig, to_toml
+from fedsim.clocks import DevicePace, clock_of
+from fedsim.config import FedBuffConfig, RunConfig, to_toml
 from fedsim.events import Observer
 from fedsim.measure._files import atomic
 from fedsim.measure.report import write_report
@@ -194,6 +194,7 @@ def _write_partition(folder: RunFolder, site: Site) -> None:
 def build_strategy(site: Site, recorder: Recorder, clock: VirtualClock) -> FederatedStrategy:
     """Return the server half that the settings describe; it asks those clients that the clock says are there."""
     federation, asked = site.config.federation, site.config.asked
+    more = {"pace": DevicePace(site, clock)} if isinstance(site.config.strategy, FedBuffConfig) else {}
     return server_half(
         site.config,
         participation=Participation(
@@ -213,6 +214,7 @@ def build_strategy(site: Site, recorder: Recorder, clock: VirtualClock) -> Feder
         chunk=site.config.engine.chunk,
         clip_norm=federation.update_norm,
         observer=recorder,
+        **more,
     )
 
 

@@ -163,6 +163,10 @@ class FederatedStrategy(Strategy):
         """Return the strategy's own scalars for the client half."""
         return {}
 
+    def choose(self, server_round: int) -> list[Node]:
+        """Return who is asked in a round, in partition order; sampled unless a strategy knows better."""
+        return self.participation.sample(self._nodes, self.seed, server_round)
+
     def contents(self, content: RecordDict, nodes: list[Node], server_round: int) -> list[RecordDict]:
         """Return each client's message, made from that for all; alike unless a strategy knows better.
 
@@ -269,7 +273,7 @@ class FederatedStrategy(Strategy):
     ) -> RoundRecord:
         started = time.perf_counter()
         record = RoundRecord(round=server_round, rounds=rounds)
-        record.nodes = self.participation.sample(self._nodes, self.seed, server_round)
+        record.nodes = self.choose(server_round)
         plan, layout = self._plan(server_round, rounds, record.nodes)
         content = self._training_content(plan, train_config)
         record.download_bytes, record.logical_download_bytes = wire_bytes(content), logical_bytes(content)
@@ -473,7 +477,7 @@ class FederatedStrategy(Strategy):
         if self.state is None:
             self.begin(grid, arrays)
         self._pending = RoundRecord(round=server_round, rounds=server_round)
-        self._pending.nodes = self.participation.sample(self._nodes, self.seed, server_round)
+        self._pending.nodes = self.choose(server_round)
         plan, layout = self._plan(server_round, server_round, self._pending.nodes)
         self._pending_plan = plan, layout
         return self._training_messages(self._training_content(plan, config), self._pending)

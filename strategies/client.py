@@ -231,7 +231,10 @@ def seal_update(
     scales: dict[str, float] = {}
     if plan.buffers == "first":
         scales = dict.fromkeys(buffer_names, 1.0 if partition_id == plan.first_partition else 0.0)
-    vector = layout.pack(update.arrays, plan.weight(num_examples), scales)
+    # A server that waits for nobody tells each client how much its change counts; the weight it divides by is the full.
+    scale = plan.extras.get("update-scale", 1.0)
+    weight = plan.weight(num_examples) * (float(scale) if isinstance(scale, int | float) else 1.0)
+    vector = layout.pack(update.arrays, weight, scales)
     clipped, factor = protection.clip(vector)
     sealer = protection.sealer(plan.secure)
     parts = sealer.seal(clipped, plan.tag(layout.length))

@@ -11,7 +11,7 @@ from typing import Any
 from fedsim._config.heterogeneity import bad_tiers
 from fedsim._config.protections import CkksConfig, OpenFheThresholdConfig, PreambleConfig, RlweThresholdConfig
 from fedsim._config.run import Settings
-from fedsim._config.strategies import FLWR_OPTIONS, FedLuarConfig, FlwrStrategyConfig, LeffConfig
+from fedsim._config.strategies import FLWR_OPTIONS, FedBuffConfig, FedLuarConfig, FlwrStrategyConfig, LeffConfig
 from fedsim.errors import Problem
 from fedsim.simulation.devices import NETWORKS, PRESETS
 
@@ -303,6 +303,24 @@ RULES: tuple[Rule, ...] = (
         lambda c: c.clock.policy == "first-k" and c.asked == c.federation.sampled,
         "asks {federation.sampled} of {federation.num_clients} clients and wants as many, so it is the policy all",
         "raise clock.over_selection, with federation.participation below 1",
+    ),
+    Rule(
+        ("strategy.buffer_size", "federation.participation", "federation.clients_per_round"),
+        lambda c: isinstance(c.strategy, FedBuffConfig) and c.strategy.buffer_size > c.federation.sampled,
+        "{federation.sampled} clients train at a time, and no more can be in the buffer",
+        "lower it, or let more clients train at a time (federation.participation)",
+    ),
+    Rule(
+        ("clock.policy", "strategy.name"),
+        lambda c: isinstance(c.strategy, FedBuffConfig) and c.clock.policy != "all",
+        "fedbuff waits for nobody, so nobody is late",
+        "leave it out",
+    ),
+    Rule(
+        ("devices.availability_trace", "strategy.name"),
+        lambda c: isinstance(c.strategy, FedBuffConfig) and c.devices.availability_trace is not None,
+        "fedbuff's clients are there in a share of its steps, not at times",
+        "use devices.availability",
     ),
     Rule(
         ("faults", "federation.num_clients"),

@@ -98,6 +98,19 @@ class FedAdamConfig(Strategy):
     tau: Positive = Field(default=1e-3, description="added to the root of the second moment")
 
 
+class FedBuffConfig(Strategy):
+    """Waits for nobody: each full buffer of changes, stale ones counting less, is a step (Nguyen et al. 2022)."""
+
+    needs_opened_sum = True
+
+    name: Literal["fedbuff"] = Field(default="fedbuff", description="strategy")
+    buffer_size: Count = Field(default=5, description="K: changes that make a step, which is a round here")
+    server_lr: Positive = Field(default=1.0, description="server learning rate")
+    staleness_exponent: NotNegative = Field(
+        default=0.5, description="a change that is t steps old counts (1 + t)^-exponent; 0: like a fresh one"
+    )
+
+
 class FedLuarConfig(Strategy):
     """Recycled updates for layers that change little, which are not sent (Kim et al. 2025; weighting = "uniform")."""
 
@@ -271,6 +284,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "fedprox": FedProxConfig,
     "fedavgm": FedAvgMConfig,
     "fedadam": FedAdamConfig,
+    "fedbuff": FedBuffConfig,
     "fedluar": FedLuarConfig,
     "dictpfl": DictPflConfig,
     "fedtop": FedTopConfig,
@@ -292,6 +306,7 @@ StrategyConfig = Annotated[
     | Annotated[FedProxConfig, Tag("fedprox")]
     | Annotated[FedAvgMConfig, Tag("fedavgm")]
     | Annotated[FedAdamConfig, Tag("fedadam")]
+    | Annotated[FedBuffConfig, Tag("fedbuff")]
     | Annotated[FedLuarConfig, Tag("fedluar")]
     | Annotated[DictPflConfig, Tag("dictpfl")]
     | Annotated[FedTopConfig, Tag("fedtop")]

@@ -172,6 +172,7 @@ class VirtualClock:
         self.now_s = self._started_s = now_s
         self.turns: dict[int, Turn] = {}
         self.closing = Closing(0.0, (), {})
+        self.ends_s: float | None = None
 
     @property
     def cuts(self) -> bool:
@@ -230,7 +231,14 @@ class VirtualClock:
 
         Args:
             committee_s: of the slowest committee member.
+
+        A server that waits for nobody says when its step was due (:attr:`ends_s`, since the start of the run); its
+        adding and opening, during which clients go on, then count nothing.
         """
+        if self.ends_s is not None:
+            round_s, self.ends_s = max(0.0, self.ends_s - self._started_s), None
+            self.now_s = self._started_s = self._started_s + round_s
+            return round_s
         arrivals = [self.turns[client].total_s for client in self.closing.counted]
         worked_s = server_end_s(arrivals, self.closing.at_s, self.add_s()) + committee_s + self.open_s()
         round_s = self.now_s - self._started_s + worked_s

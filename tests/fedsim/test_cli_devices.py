@@ -110,7 +110,7 @@ def test_a_broken_trace_ends_with_usage(tmp_path):
     assert done.exit_code == 2 and "none.csv cannot be read" in done.output
 
 
-@pytest.mark.parametrize("name", ["bfv", "ckks", "openfhe-ckks", "openfhe-bgv", "preamble"])
+@pytest.mark.parametrize("name", ["bfv", "ckks", "rlwe", "openfhe-ckks", "openfhe-bgv", "preamble"])
 def test_every_protection_costs_virtual_time(name):
     from fedsim.config import to_run_config
     from fedsim.simulation.clock import Work
