@@ -18,6 +18,7 @@ from fedsim.cohort import choose_cohort
 from fedsim.config import RunConfig, load_config, to_run_config, with_values
 from fedsim.events import NullObserver, Observer
 from fedsim.keystore import find_keys, kept
+from fedsim.loggers import logged
 from fedsim.measure._files import atomic
 from fedsim.measure.errors import MeasureError, RunFolderError
 from fedsim.measure.runfolder import RunFolder, now
@@ -93,6 +94,7 @@ def run(config: RunConfig, observer: Observer, *, resume: bool = False) -> RunRe
     # What only clients can open is lost with their keys, so these outlive a run that is cut off.
     keeps = sizing.protection.opened_by == "clients"
     with ExitStack() as stack:
+        observer = stack.enter_context(logged(observer, config))
         if resume and keeps:
             keys = find_keys(folder_path(config))
         else:

@@ -37,6 +37,8 @@ class Rule:
     remedy: str
 
 
+#: Names that :mod:`fedsim.loggers` knows; a test compares them.
+LOGGERS = frozenset({"tensorboard", "wandb", "mlflow"})
 _PRESETS = "the presets are: " + ", ".join(PRESETS)
 
 
@@ -345,6 +347,12 @@ RULES: tuple[Rule, ...] = (
         lambda c: bool(c.faults.clients) and c.strategy.name.startswith("flwr:"),
         "drills act on our strategies' replies, which {strategy.name} does not use",
         "use a strategy of ours, or federation-wide faults.dropout",
+    ),
+    Rule(
+        ("output.loggers",),
+        lambda c: not set(c.output.loggers) <= LOGGERS,
+        "there is no such logger",
+        "the loggers are: " + ", ".join(sorted(LOGGERS)),
     ),
     Rule(
         ("engine.workers", "engine.name"),

@@ -15,6 +15,7 @@ from fedsim._config.base import (
     Options,
     Positive,
     Section,
+    Texts,
 )
 
 Scheme = Literal["iid", "dirichlet", "inner-dirichlet", "shard", "pathological", "natural-id", "quantity-skew"]
@@ -185,3 +186,4 @@ class OutputConfig(Section):
         default=1, description="rounds between two checkpoints; 0 keeps the last only"
     )
     keep: Count = Field(default=2, description="checkpoints that are kept")
+    loggers: Texts = Field(default=(), description="other tools that get the metrics: tensorboard, wandb, mlflow")

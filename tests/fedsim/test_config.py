@@ -204,6 +204,7 @@ BREAKERS = [
     ["faults.nan=[2]", "faults.stale=[2]"],
     ["faults.wrong_key=[2]"],
     ["faults.nan=[2]", "strategy.name=flwr:FedAvg"],
+    ["output.loggers=['matlab']"],
     ["engine.name=inline", "engine.workers=2"],
     ["engine.name=inline", "engine.ray_address=ray://host:10001"],
 ]
