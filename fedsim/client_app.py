@@ -1,6 +1,7 @@
 """The Flower ClientApp of every run: the same in simulation, under Flower's engine, and in deployment."""
 
 from pathlib import Path
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -32,7 +33,7 @@ app = ClientApp()
 def hello(message: Message, context: Context) -> Message:
     """Tell the server this client's number and how many samples it trains on."""
     site, client = site_of(context.run_config, context.node_config), partition_id(context)
-    values = {"partition-id": client, "num-examples": len(site.partition.indices[client])}
+    values = {"partition-id": client, "num-examples": len(site.partition.indices[client]), **_capacity(context)}
     return Message(RecordDict({"hello": MetricRecord(dict(values))}), reply_to=message)
 
 
@@ -78,7 +79,13 @@ def train_round(message: Message, context: Context) -> Message:
     _keep_local(site, after, context)
     watch.lap("seal")
     reply = sealed.content()
-    reply["metrics"] = MetricRecord({"num-examples": examples, "loss": result.loss, **_clipping(site, sealed)})
+    metrics: dict[str, Any] = {
+        "num-examples": examples,
+        "loss": result.loss,
+        **_clipping(site, sealed),
+        **_capacity(context),
+    }
+    reply["metrics"] = MetricRecord(metrics)
     watch.lap("upload")
     flops = (result.forward_backward_flops or 0) + site.half.full_passes(plan) * len(data[1]) * site.flops_per_example
     costs = {"train_flops": float(flops), "train_peak_bytes": float(site.training_bytes(model, data[0]))}
@@ -96,6 +103,12 @@ def _drill(site: Site, server_round: int, client: int) -> Honest:
 def _round_of(message: Message) -> int:
     group = message.metadata.group_id
     return int(group) if group.isdigit() else 0
+
+
+def _capacity(context: Context) -> dict[str, int]:
+    """Return how many blocks this client's node says it can train, where it says so; read anew in each round."""
+    value = context.node_config.get("capacity")
+    return {"capacity": value} if isinstance(value, int) and value > 0 else {}
 
 
 def _clipping(site: Site, sealed: Sealed) -> dict[str, float]:

@@ -19,6 +19,7 @@ client, so nothing is compressed.
 
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import Callable, Collection
 from typing import Any
@@ -79,7 +80,8 @@ class LEFF(FederatedStrategy):
     Args:
         model: makes a block model of the federation's architecture, for the server's own use; called once.
         proxy: returns the server's proxy data; called once.
-        capacity: how many blocks each client can train.
+        capacity: how many blocks each client can train, where it does not state it itself (``capacity`` in its node's
+            settings; told before the first round, and with each reply for the next one).
         selector: ``importance`` is the paper's with normalised scores, ``raw`` as printed; the others are controls.
         temperature, per_layer: see :func:`~strategies._leff_windows.window_probabilities`.
         rate: r, the share of the other blocks that their students have, in (0, 1]; 1 sends copies.
@@ -144,6 +146,7 @@ class LEFF(FederatedStrategy):
         self._proxy: Proxy | None = None
         self._frozen: FrozenOnce | None = None
         self.assigned: dict[int, Assignment] = {}
+        self.stated: dict[int, int] = {}
         self.scores: NDArray[np.float64] = np.zeros(0)
         self._importance_s = self._distil_s = 0.0
         self._left_out = 0
@@ -246,6 +249,9 @@ class LEFF(FederatedStrategy):
         if self.selector in SCORED:
             self.scores = importance(self.model, batches)
         self._importance_s = time.perf_counter() - started
+        for node in nodes:
+            if node.capacity:
+                self.stated.setdefault(node.partition_id, node.capacity)
         assigned = {node.node_id: self.assignment(node.partition_id, server_round) for node in nodes}
         self.assigned = without_lonely(assigned, self.min_layer_clients)
         started = time.perf_counter()
@@ -255,7 +261,8 @@ class LEFF(FederatedStrategy):
     def assignment(self, client: int, server_round: int) -> Assignment:
         """Return one client's blocks; depends on the model, the client's number and the round alone."""
         layers = len(self.parts.blocks)
-        length = self.capacity.blocks(client, server_round, layers, self._peak_bytes)
+        stated = self.stated.get(client)
+        length = min(stated, layers) if stated else self._capacity_of(client, server_round)
         if self.selector == "gradient":
             return Assignment(layers, layers, (), (), chosen=length)
         if self.selector == "uniform":
@@ -266,6 +273,9 @@ class LEFF(FederatedStrategy):
         return Assignment(
             layers, below + length + above, tuple(range(start, start + length)), tuple(range(below, below + length))
         )
+
+    def _capacity_of(self, client: int, server_round: int) -> int:
+        return self.capacity.blocks(client, server_round, len(self.parts.blocks), self._peak_bytes)
 
     def _start(self, length: int, client: int, server_round: int) -> int:
         layers = len(self.parts.blocks)
@@ -311,6 +321,8 @@ class LEFF(FederatedStrategy):
             self._settle_pieces(fold, plan, record, grid)
         else:
             super()._settle(fold, plan, layout, record, grid)
+        stated = {n.partition_id: d.metrics.get("capacity", 0.0) for n, d in record.pairs()}
+        self.stated |= {client: int(blocks) for client, blocks in stated.items() if 1 <= blocks < math.inf}
         record.server_train_s = self._importance_s + self._distil_s
         record.metrics |= self._measured(record)
 

@@ -22,11 +22,13 @@ class Node:
         node_id: Flower's id, random in deployments.
         partition_id: the client's number; node ids are never used where order or seeds matter.
         num_examples: training samples that it states, 0 if it was not asked.
+        capacity: blocks that it states it can train, 0 if it states none.
     """
 
     node_id: int
     partition_id: int
     num_examples: int = 0
+    capacity: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +137,8 @@ def _greet(grid: Grid, ids: list[int], participation: Participation) -> list[Nod
             nodes.append(Node(node_id, after))
             after += 1
         else:
-            nodes.append(Node(node_id, _number(answer, "partition-id", -1), _number(answer, "num-examples", 0)))
+            values = [_number(answer, key, 0) for key in ("num-examples", "capacity")]
+            nodes.append(Node(node_id, _number(answer, "partition-id", -1), *values))
     return nodes
 
 

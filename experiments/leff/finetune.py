@@ -149,7 +149,9 @@ def main() -> None:
     parser.add_argument("config", type=Path)
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
     parser.add_argument("--arms", nargs="*", choices=list(ARMS), default=["leff", "full", "head", "head-fast"])
-    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="further settings of all arms")
+    parser.add_argument(
+        "--set", nargs="*", default=[], metavar="KEY=VALUE", help="of all arms; {seed} stands for the seed"
+    )
     parser.add_argument("--work", type=Path, default=Path("runs"))
     parser.add_argument("--out", type=Path, default=Path("leff.csv"))
     args = parser.parse_args()
@@ -158,7 +160,8 @@ def main() -> None:
         for arm in args.arms:
             if (arm, seed) in done:
                 continue
-            row = asdict(run_arm(args.config, arm, seed, args.work, args.set))
+            more = [each.replace("{seed}", str(seed)) for each in args.set]
+            row = asdict(run_arm(args.config, arm, seed, args.work, more))
             new = not args.out.exists()
             with args.out.open("a", encoding="utf-8", newline="") as file:
                 writer = csv.DictWriter(file, list(row))

@@ -51,10 +51,10 @@ def _options(value: object) -> object:
 Options = Annotated[dict[str, Any], BeforeValidator(_options)]
 #: A TOML array of whole numbers.
 Ints = Annotated[tuple[int, ...], BeforeValidator(_tuple)]
-#: A TOML array of texts.
-Texts = Annotated[tuple[str, ...], BeforeValidator(_tuple)]
 #: A TOML array of numbers.
 Numbers = Annotated[tuple[float, ...], BeforeValidator(_tuple)]
+#: A TOML array of texts.
+Texts = Annotated[tuple[str, ...], BeforeValidator(_tuple)]
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
 FractionOrZero = Annotated[float, Field(ge=0, le=1)]

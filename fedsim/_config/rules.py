@@ -146,6 +146,18 @@ RULES: tuple[Rule, ...] = (
         "leave it out (256 samples), or name a data set in strategy.proxy_task",
     ),
     Rule(
+        ("strategy.tiers",),
+        lambda c: isinstance(c.strategy, LeffConfig) and min(c.strategy.tiers, default=0) < 1,
+        "must be one or more numbers of blocks, each at least 1",
+        "set strategy.tiers = [1, 1, 2, 2, 3, 6], or others",
+    ),
+    Rule(
+        ("strategy.memory_mb",),
+        lambda c: isinstance(c.strategy, LeffConfig) and min(c.strategy.memory_mb, default=1.0) <= 0,
+        "must be budgets above 0",
+        "set strategy.memory_mb = [64.0, 128.0], or others",
+    ),
+    Rule(
         ("strategy.memory_mb", "strategy.capacity"),
         lambda c: (
             isinstance(c.strategy, LeffConfig) and (c.strategy.capacity == "memory") != bool(c.strategy.memory_mb)

@@ -174,6 +174,8 @@ BREAKERS = [
     ["strategy.name=fedluar", "protection.name=openfhe-ckks"],
     ["strategy.name=fedluar", "strategy.downlink=delta", "strategy.optimizer=adam"],
     ["strategy.name=leff", "data.proxy_examples=0"],
+    ["strategy.name=leff", "strategy.tiers=[1, 0]"],
+    ["strategy.name=leff", "strategy.capacity=memory", "strategy.memory_mb=[0.0]"],
     ["strategy.name=leff", "strategy.memory_mb=[8.0]"],
     ["strategy.name=leff", "strategy.selector=gradient", "protection.name=preamble"],
     ["protection.name=ckks", "federation.server_evaluation=true"],

@@ -466,3 +466,29 @@ def test_one_vector_holds_zeros_where_a_client_sends_nothing(toy_grid, start):
 def test_choosing_clients_are_refused_where_a_round_has_one_sum(start):
     with pytest.raises(Incompatible, match="selector 'gradient' with protection 'plain'"):
         make_server(start, selector="gradient", protection=OneSum())
+
+
+def test_a_client_that_states_its_capacity_is_believed_from_then_on(start):
+    strategy = make_server(start, selector="random", rate=1.0)
+    strategy.state = NamedArrays(state_arrays(start))
+    strategy.assign([Node(100, 0, 10, 4), Node(101, 1, 10, 99), Node(102, 2)], 1)
+    assert [len(strategy.assigned[n].blocks) for n in (100, 101, 102)] == [4, LAYERS, 2]
+    strategy.stated[0] = 3
+    strategy.assign([Node(100, 0, 10, 4)], 2)
+    assert len(strategy.assigned[100].blocks) == 3
+
+
+@pytest.mark.parametrize(("stated", "want"), [(5, [5, 5]), (-3, [1, 1]), (float("nan"), [1, 1]), (1e9, [6, 6])])
+def test_a_stated_capacity_comes_with_the_replies_and_nonsense_is_ignored(toy_grid, start, stated, want):
+    app = make_app(copy.deepcopy(start))
+    inner = app._registered_funcs["train.default"]
+
+    def stating(message, context):
+        reply = inner(message, context)
+        reply.content["metrics"]["capacity"] = stated
+        return reply
+
+    app._registered_funcs["train.default"] = stating
+    strategy = make_server(start)
+    strategy.start(toy_grid(2, app), model_record(NamedArrays(state_arrays(start))), num_rounds=2)
+    assert [len(a.blocks) for a in strategy.assigned.values()] == want
