@@ -34,6 +34,12 @@ ARMS: dict[str, list[str]] = {
     "lisa": ["strategy.selector=uniform"],
     "gradient": ["strategy.selector=gradient"],
     "full": ["strategy.name=partial", "strategy.trained=blocks"],
+    "strongest": [
+        "strategy.name=partial",
+        "strategy.trained=blocks",
+        "federation.min_replies=1",
+        "devices.availability_trace=experiments/configs/papers/leff_strongest.csv",
+    ],
     "head": ["strategy.name=partial", "strategy.trained=tail"],
     "head-fast": ["strategy.name=partial", "strategy.trained=tail", "training.lr=0.01"],
     "bitfit": ["strategy.name=partial", "strategy.trained=bias", "training.lr=0.001"],

