@@ -14,11 +14,12 @@ export FLWR_TELEMETRY_ENABLED := 0
 export FLWR_DISABLE_UPDATE_CHECK := 1
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo deploy-demo test lint bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    run a federation on real data and write its report (ARGS='--rounds 3 --protection bfv')"
+	@echo "make deploy-demo  the same in containers, as real clients (ARGS='--set protection.name=bfv')"
 	@echo "make test    run the tests (ARGS='-k config', ARGS='-m slow', ARGS='-n 0'; two processes)"
 	@echo "make lint    formatter, linter and type checker"
 	@echo "make bench   benchmarks of engine, secure sums and sizes, with their limits"
@@ -29,6 +30,9 @@ help:
 demo: $(VENV)/.installed
 	$(BIN)/fedsim run $(ARGS)
 	@echo "report: $$(ls -t runs/*/report.html | head -n 1)"
+
+deploy-demo: $(VENV)/.installed
+	scripts/deploy_demo.sh $(BIN)/fedsim $(ARGS)
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)

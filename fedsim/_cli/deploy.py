@@ -40,6 +40,9 @@ def init(
     ] = None,
     port: Annotated[int, typer.Option("--port", help="Port that clients connect to.")] = 8443,
     superlink_port: Annotated[int, typer.Option(help="With --direct: port of the SuperLink on this machine.")] = 8000,
+    helper: Annotated[
+        str, typer.Option("--helper", help="Under preamble: address of the second aggregator for the server.")
+    ] = "tls://helper:9443",
 ) -> None:
     """Make certificates, node keys, the protection's keys and settings: one folder for each party."""
     from fedsim.config import load_config
@@ -47,7 +50,7 @@ def init(
 
     with exits():
         settings = load_config(config, [f"federation.num_clients={clients}", *(set_ or [])])
-        made = initialise(folder, settings, host or (), port, superlink_port)
+        made = initialise(folder, settings, host or (), port, superlink_port, helper)
         typer.echo(f"deployment of {settings.federation.num_clients} clients: {made.deployment.root}")
         typer.echo(f"app {made.app_sha256}")
         if made.key_id:

@@ -9,7 +9,7 @@
     proxy/                proxy.crt/.key, nginx.conf: the only listener that clients reach
     admin/                config.toml: Flower's home of whoever starts runs
     clients/0, 1, ...     node.toml, node.key, ca.crt, settings.toml, keys/: one client's, for its machine alone
-    helper/               keys/, task.json: the second aggregator's (preamble)
+    helper/               keys/, state/: the second aggregator's (preamble)
     state/ runs/ out/     what the services write: SuperLink's database, run folders, the clients' models
 """
 
@@ -25,8 +25,8 @@ from fedsim.errors import ConfigError, Problem
 NODE_FILE = "node.toml"
 #: Exit code of a SuperNode whose key the SuperLink does not let in: unknown, or still connected as it seems.
 REFUSED = 75
-#: Port of the proxy, which clients connect to, and of the SuperLink behind it.
-PROXY_PORT, SUPERLINK_PORT = 8443, 8000
+#: Ports of the proxy, which clients connect to, of the SuperLink behind it, and of the second aggregator.
+PROXY_PORT, SUPERLINK_PORT, HELPER_PORT = 8443, 8000, 9443
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,4 +206,4 @@ def _variable(key: str) -> str:
     return ", or set FEDSIM_SUPERLINK=host:port" if key == "superlink" else ""
 
 
-__all__ = ["NODE_FILE", "PROXY_PORT", "REFUSED", "SUPERLINK_PORT", "Deployment", "Node"]
+__all__ = ["HELPER_PORT", "NODE_FILE", "PROXY_PORT", "REFUSED", "SUPERLINK_PORT", "Deployment", "Node"]

@@ -13,12 +13,15 @@ from crypto.keys import CLIENTS, HELPER, SERVER, KeyBundle, save_keys
 from fedsim.config import RunConfig, to_run_config, to_toml, with_values
 from fedsim.deploy.app import make_app
 from fedsim.deploy.certificates import issue, make_authority, make_node_key, utc_now, write_private
-from fedsim.deploy.folder import NODE_FILE, PROXY_PORT, SUPERLINK_PORT, Deployment, Node
+from fedsim.deploy.folder import HELPER_PORT, NODE_FILE, PROXY_PORT, SUPERLINK_PORT, Deployment, Node
 from fedsim.deploy.proxy import Proxy
 from fedsim.errors import ConfigError, Problem
+from fedsim.helper_daemon import TASK_FILE
 from fedsim.protections import helper_task
 from fedsim.site import secure_plan, site_of
 from strategies import preamble
+from strategies.helper_link import ADDRESS_FILE, parse_address
+from strategies.helper_tls import write_identities
 from strategies.keyed import KeyedProtection
 from strategies.preamble import PreambleProtection
 
@@ -50,6 +53,7 @@ def initialise(
     hosts: Sequence[str] = (),
     port: int = PROXY_PORT,
     superlink_port: int = SUPERLINK_PORT,
+    helper: str = f"tls://helper:{HELPER_PORT}",
 ) -> Made:
     """Make a deployment's folder.
 
@@ -60,6 +64,7 @@ def initialise(
             to the first.
         port: that clients connect to.
         superlink_port: of the SuperLink on the server's host, where it runs without containers.
+        helper: where the server finds the second aggregator, under preamble; default: the service of that name.
 
     Raises:
         ConfigError: `root` holds something, a host is no name, or `output` names a run.
@@ -75,7 +80,7 @@ def initialise(
     app = make_app(deployment.server / "app")
     write_private(deployment.server / "runner.secret", secrets.token_bytes(32))
     _clients(deployment, config, f"{hosts[0] if hosts else 'localhost'}:{port}", app)
-    _protection_keys(deployment, config, bundles)
+    _protection_keys(deployment, config, bundles, helper)
     _admin(deployment.admin, superlink_port)
     for name in ("state", "runs", "out"):
         (root / name).mkdir()
@@ -160,7 +165,9 @@ def _bundles(config: RunConfig) -> tuple[KeyBundle, ...]:
     return ()
 
 
-def _protection_keys(deployment: Deployment, config: RunConfig, bundles: Sequence[KeyBundle]) -> None:
+def _protection_keys(
+    deployment: Deployment, config: RunConfig, bundles: Sequence[KeyBundle], helper_address: str
+) -> None:
     """Give each party its own keys and no other."""
     for bundle in bundles:
         if bundle.role == SERVER:
@@ -174,7 +181,12 @@ def _protection_keys(deployment: Deployment, config: RunConfig, bundles: Sequenc
             save_keys(deployment.client(int(bundle.role.rpartition("-")[2])) / "keys", [bundle])
     site = site_of(to_run_config(_public(config)))
     if isinstance(site.protection, PreambleProtection):
-        helper_task(site.protection, secure_plan(site)).write(deployment.helper / "task.json")
+        own, leader = deployment.helper / "keys" / HELPER, deployment.server / "keys" / SERVER
+        helper_task(site.protection, secure_plan(site)).write(own / TASK_FILE)
+        write_identities(own, leader)
+        parse_address(helper_address)
+        (deployment.server / "keys" / ADDRESS_FILE).write_text(helper_address, encoding="utf-8")
+        (deployment.helper / "state").mkdir(mode=0o700)
 
 
 def _admin(folder: Path, port: int) -> None:
