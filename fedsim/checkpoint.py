@@ -157,13 +157,18 @@ def _write(path: Path, at: int, sections: Mapping[str, bytes]) -> None:
     digest = _digest(at, lengths, sections.values())
     head = {"version": _VERSION, "round": at, "sections": lengths, "sha256": digest}
     temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
-        file.write(json.dumps(head).encode() + b"\n")
-        for data in sections.values():
-            file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(json.dumps(head).encode() + b"\n")
+            for data in sections.values():
+                file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        # Half a checkpoint on a full disk helps nobody.
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _read(path: Path) -> tuple[int, dict[str, bytes]]:

@@ -18,7 +18,7 @@ import typer
 
 from fedsim._cli.deploy import app as deploy
 from fedsim._cli.devices import devices
-from fedsim._cli.exits import exits, stoppable
+from fedsim._cli.exits import exits, hushed, stoppable
 from fedsim._cli.helper import helper
 from fedsim._cli.keys import keys
 from fedsim._cli.partition import partition
@@ -107,12 +107,32 @@ def run(
     }
     with exits(sys.stdout if as_json else None):
         given = [f"{key}={value}" for key, value in short.items() if value is not None]
+        refuse_contradictions(given, set_ or [])
         if resume is not None:
             config = resumed_config(resume, bool(given or set_ or config))
         settings = load_config(config, [*given, *(set_ or [])])
-        with stoppable(), watching(sys.stdout, as_json=as_json, quiet=quiet) as observer:
+        with stoppable(), hushed(quiet), watching(sys.stdout, as_json=as_json, quiet=quiet) as observer:
             more = {"resume": True} if resume is not None else {}
             importlib.import_module("fedsim.runner").run(settings, observer, **more)
+
+
+def refuse_contradictions(short: list[str], long: list[str]) -> None:
+    """Refuse a setting that an option gives one value and ``--set`` another.
+
+    Raises:
+        ConfigError: names all of them.
+    """
+    from fedsim.errors import ConfigError, Problem
+
+    given = dict(text.split("=", 1) for text in short)
+    other = {key.strip(): value.strip() for key, _, value in (text.partition("=") for text in long)}
+    problems = [
+        Problem(key, other[key], f"is {given[key]} by its own option", "give one of the two")
+        for key in given.keys() & other.keys()
+        if other[key].strip("\"'") != given[key].strip("\"'")
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def resumed_config(folder: Path, changed: bool) -> Path:

@@ -1,7 +1,10 @@
 """Settings -> secure sums, and the keys of a simulated run."""
 
+import fcntl
+import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +33,9 @@ from strategies.helper_link import ADDRESS_FILE
 from strategies.keyed import KeyedProtection
 from strategies.preamble import PreambleProtection
 from strategies.protection import OpenedBy, Plain, Protection
+
+#: Temporary folders of keys, the file in each whose lock its process holds, and how young one is left alone.
+_KEYS, _LOCK, _SETTLED_S = "fedsim-keys-", "lock", 60.0
 
 
 def protection_of(config: RunConfig, keys: str | None, role: str) -> Protection:
@@ -185,17 +191,34 @@ def fresh_keys(protection: Protection, plan: Plan) -> Iterator[KeyRing]:
     if not isinstance(protection, KeyedProtection | PreambleProtection):
         yield KeyRing()
         return
-    root = Path(tempfile.mkdtemp(prefix="fedsim-keys-"))
+    _remove_leftovers()
+    root = Path(tempfile.mkdtemp(prefix=_KEYS))
     ring = KeyRing(str(root / "server"), str(root / "clients"))
     try:
-        if isinstance(protection, KeyedProtection):
-            write_keys(protection.describe(plan), root / "server", root / "clients")
-            yield ring
-        else:
-            with _helper(protection, plan, root):
+        # Held as long as this process lives, however it ends.
+        with (root / _LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if isinstance(protection, KeyedProtection):
+                write_keys(protection.describe(plan), root / "server", root / "clients")
                 yield ring
+            else:
+                with _helper(protection, plan, root):
+                    yield ring
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+def _remove_leftovers() -> None:
+    """Remove the keys of runs that were killed: folders of this user whose lock nobody holds any more."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_KEYS}*"):
+        try:
+            if folder.stat().st_uid != os.getuid() or time.time() - folder.stat().st_mtime < _SETTLED_S:
+                continue
+            with (folder / _LOCK).open("r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue
 
 
 @contextmanager

@@ -106,9 +106,17 @@ def _disk(site: Site, model: int, total: int) -> int:
 
 def room(folder: Path) -> Room:
     """Return what is there, for runs under a folder that need not exist yet."""
-    here = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+    here = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if _exists(parent))
     shm = Path("/dev/shm")
     return Room(_memory_bytes(), shutil.disk_usage(shm).free if shm.exists() else None, shutil.disk_usage(here).free)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        # A name that is too long, for one; whoever makes the folder says so.
+        return False
 
 
 def _memory_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int:

@@ -1,5 +1,6 @@
 """Launches a simulated federation: folder, engine, server, report."""
 
+import errno
 import logging
 import os
 import re
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 #: Sustained operations per second of one core that the choice of an engine assumes, and the run that is worth Ray.
 _CORE_FLOPS = 5e9
 _WORTH_RAY_S = 120.0
+#: The disk is full, the user's share of it is used up, or a file is larger than allowed.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: Names that are tried for a run without one, where other runs start in the same second.
 _NAME_TRIES = 20
 
@@ -120,6 +123,11 @@ def run(config: RunConfig, observer: Observer, *, resume: bool = False) -> RunRe
                 outcome = _open_as_client(folder, site_of(run_config, {"keys": keys.clients or ""}), outcome)
         except BaseException as error:
             _settle(folder, config, error)
+            if isinstance(error, OSError) and error.errno in _NO_ROOM:
+                raise errors.FedsimError(
+                    f"{error.filename or folder.path} cannot be written ({error.strerror}): the run has stopped after "
+                    f"its last checkpoint; make room, then go on with `fedsim run --resume {folder.path}`"
+                ) from error
             raise
         report = _report(folder, config)
     result = RunResult(folder.path, outcome.metrics, outcome.state, outcome.weights_sha256, engine, report)
@@ -148,13 +156,13 @@ def _summary(result: RunResult) -> dict[str, Any]:
 
 def _settle(folder: RunFolder, config: RunConfig, error: BaseException) -> None:
     """Leave a folder that says how the run ended, also where it ended before the server began."""
-    if folder.record().status == "running":
-        stopped = isinstance(error, KeyboardInterrupt)
-        reason = "interrupted before the first round" if stopped else f"{type(error).__name__}: {error}"
-        folder.update_status("stopped" if stopped else "failed", ended=now(), exit_reason=reason)
     try:
+        if folder.record().status == "running":
+            stopped = isinstance(error, KeyboardInterrupt)
+            reason = "interrupted before the first round" if stopped else f"{type(error).__name__}: {error}"
+            folder.update_status("stopped" if stopped else "failed", ended=now(), exit_reason=reason)
         _report(folder, config)
-    except MeasureError as problem:
+    except (MeasureError, OSError) as problem:
         log.warning("no report of the run that failed: %s", problem)
 
 
@@ -169,7 +177,7 @@ def _claim(config: RunConfig, resume: bool) -> tuple[RunConfig, RunFolder]:
         try:
             return named, new_folder(named)
         except RunFolderError:
-            if attempt == _NAME_TRIES - 1 or not folder_path(named).exists():
+            if attempt == _NAME_TRIES - 1 or not os.path.exists(folder_path(named)):
                 raise
     raise AssertionError("unreachable")
 
@@ -179,7 +187,7 @@ def _named(config: RunConfig, attempt: int) -> RunConfig:
     words = f"{stamp}-{config.task.name}-{config.strategy.name}-{config.protection.name}"
     name = re.sub(r"[^A-Za-z0-9._-]", "-", words)
     path = Path(config.output.folder)
-    taken = attempt + (sum(1 for p in path.glob(f"{name}*")) if path.is_dir() else 0)
+    taken = attempt + (sum(1 for p in path.glob(f"{name}*")) if os.path.isdir(path) else 0)
     return with_values(config, {"output.name": f"{name}-{taken + 1}" if taken else name})
 
 
@@ -191,6 +199,8 @@ def _check_resumable(config: RunConfig) -> None:
         raise errors.FedsimError(
             f"the settings differ from {path / 'config.toml'}: a run resumes with its own; use that file, or a new name"
         )
+    if RunFolder.open(path).record().status == "finished":
+        raise errors.FedsimError(f"{path} is finished: there is nothing to resume; start a new run under another name")
     if config.strategy.name.startswith("flwr:"):
         raise errors.FedsimError(
             f"a run of {config.strategy.name} cannot resume: Flower's strategies do not save their state; start "

@@ -375,7 +375,8 @@ class FederatedStrategy(Strategy):
             item = delivered(reply, node.node_id)
             record.delivered.append(item)
             if item.error:
-                log.warning("round %d, client %d left out: %s", record.round, node.partition_id, item.error)
+                reason = item.error.partition("\n")[0]
+                log.warning("round %d, client %d left out: %s", record.round, node.partition_id, reason)
 
     def _settle(
         self, fold: Fold, plan: RoundPlan, layout: Layout, record: RoundRecord, grid: Grid | None = None

@@ -1,6 +1,7 @@
 """Turns errors into messages and exit codes, and SIGTERM into the same as Ctrl-C."""
 
 import json
+import logging
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,18 @@ def _end(message: str, code: int, json_stream: TextIO | None) -> typer.Exit:
     if json_stream is not None:
         typer.echo(json.dumps({"event": "failed", "exit_code": code, "error": message}), file=json_stream)
     return typer.Exit(code)
+
+
+@contextmanager
+def hushed(wanted: bool) -> Iterator[None]:
+    """Keep warnings and less of all libraries' logs from the terminal, if wanted; errors go through."""
+    before = logging.root.manager.disable
+    if wanted:
+        logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 @contextmanager

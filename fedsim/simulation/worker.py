@@ -83,8 +83,14 @@ class ClientRunner:
         return number_reply(message, reply), context.state
 
 
+#: Packages whose errors name value, rule and remedy.
+_OURS = ("crypto", "strategies", "fedsim")
+
+
 def _story(error: BaseException) -> str:
-    """The client's own part of the traceback."""
+    """What a client raised: errors of ours in their own words, for they say all, others with the client's traceback."""
+    if type(error).__module__.split(".")[0] in _OURS:
+        return f"{type(error).__name__}: {error}"
     trace = error.__traceback__.tb_next if error.__traceback__ else None
     text = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
     return f"raised {type(error).__name__}: {error}\n{text}"
