@@ -115,12 +115,13 @@ def cut(processes, folder, more, moment, at):
 
 # ---------------------------------------------------------------- what must hold
 
+slow = pytest.mark.slow
 MOMENTS = [
-    ("training", 1),
+    pytest.param("training", 1, marks=slow),
     ("training", 3),
-    ("before the checkpoint", 2),
+    pytest.param("before the checkpoint", 2, marks=slow),
     ("while the checkpoint is written", 2),
-    ("after the checkpoint", 2),
+    pytest.param("after the checkpoint", 2, marks=slow),
     ("after the checkpoint", 4),
 ]
 
@@ -131,7 +132,7 @@ def same_run(folder: Path, more: list[str]) -> None:
     resumed = simulate(settings(folder, "output.name=cut", *more), resume=True)
     assert resumed.weights_sha256 == whole.weights_sha256 and whole.weights_sha256
     # SEAL compresses ciphertexts, so that their bytes differ a little from seal to seal.
-    sizes = [] if BFV[0] in more else ["logical_bytes", "wire_bytes"]
+    sizes = [] if "protection.name=bfv" in more else ["logical_bytes", "wire_bytes"]
     columns = ["round", "client", "phase", "flops", "outcome", "reason", *sizes]
     tables = [Ledger.read(r.folder).table().select(columns).to_pylist() for r in (whole, resumed)]
     assert tables[0] == tables[1]
@@ -146,7 +147,9 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(processes, tmp_path
 
 
 @pytest.mark.report("U65")
-@pytest.mark.parametrize("strategy", ["fedprox", "fedavgm", "fedadam", "fedluar"])
+@pytest.mark.parametrize(
+    "strategy", ["fedadam", *(pytest.param(name, marks=slow) for name in ("fedprox", "fedavgm", "fedluar"))]
+)
 def test_every_strategy_resumes_to_the_same_bits(processes, tmp_path, strategy):
     more = [f"strategy.name={strategy}"]
     if strategy == "fedluar":
@@ -156,7 +159,9 @@ def test_every_strategy_resumes_to_the_same_bits(processes, tmp_path, strategy):
 
 
 @needs_seal
-@pytest.mark.parametrize(("moment", "at"), [("training", 1), ("training", 3), ("after the checkpoint", 4)])
+@pytest.mark.parametrize(
+    ("moment", "at"), [pytest.param("training", 1, marks=slow), ("training", 3), ("after the checkpoint", 4)]
+)
 def test_what_only_clients_can_open_resumes_from_the_last_sealed_total(processes, tmp_path, moment, at):
     cut(processes, tmp_path, BFV, moment, at)
     keys = kept_at(tmp_path / "cut")
@@ -190,3 +195,17 @@ def test_a_new_run_of_the_name_of_one_whose_folder_is_gone_has_keys_of_its_own(p
     cut(processes, tmp_path, BFV, "training", 2)
     new = {p.name: p.read_bytes() for p in kept_at(tmp_path / "cut").rglob("*.key")}
     assert set(new) == set(old) and all(new[name] != old[name] for name in new)
+
+
+@slow
+@needs_seal
+@pytest.mark.parametrize("strategy", ["fedprox", "fedluar", "dictpfl"])
+@pytest.mark.parametrize("protection", ["plain", "bfv", "rlwe"])
+def test_strategies_resume_under_protections_that_only_clients_open(processes, tmp_path, strategy, protection):
+    more = [f"strategy.name={strategy}", f"protection.name={protection}", "model.options.hidden=[16, 16]"]
+    if protection != "plain":
+        more.append("protection.rounding=nearest")
+    if strategy == "fedluar":
+        more.append("strategy.delta=1")
+    cut(processes, tmp_path, more, "training", 3)
+    same_run(tmp_path, more)

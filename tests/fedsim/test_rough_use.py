@@ -46,7 +46,7 @@ def fedsim(folder, *words, **environment):
 
 
 @pytest.mark.report("D16")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_real_signal_leaves_a_folder_that_resumes_and_no_other(tmp_path, number):
     pytest.importorskip("tenseal", reason="tenseal is not installed: pip install 'fedsim[tenseal]'")
     (tmp_path / "tmp").mkdir()
@@ -203,9 +203,11 @@ main()
     [
         (["tenseal"], ["run", "--rounds", "1", "--quiet", *SETS], 0, ""),
         (["tenseal"], ["run", "--rounds", "1", "--protection", "ckks", *SETS], 4, "pip install 'fedsim[tenseal]'"),
-        (["PLD_accounting", "dp_accounting", "scipy"], ["privacy", "--help"], 0, ""),
-        (["flwr_datasets", "datasets"], ["list", "tasks"], 0, "fedsim[datasets]"),
-        (["torchvision"], ["list", "tasks"], 0, "fedsim[vision]"),
+        pytest.param(
+            ["PLD_accounting", "dp_accounting", "scipy"], ["privacy", "--help"], 0, "", marks=pytest.mark.slow
+        ),
+        pytest.param(["flwr_datasets", "datasets"], ["list", "tasks"], 0, "fedsim[datasets]", marks=pytest.mark.slow),
+        pytest.param(["torchvision"], ["list", "tasks"], 0, "fedsim[vision]", marks=pytest.mark.slow),
     ],
 )
 def test_what_an_absent_extra_is_for_says_which_to_install(tmp_path, absent, words, code, text):
