@@ -19,6 +19,8 @@ from strategies.protection import Protection
 from strategies.records import read_sealed, sealed_record, wire_bytes
 
 _RECORD = "agreement"
+#: A client's common state, sealed under the clients' secret; see :mod:`strategies.replica`.
+SNAPSHOT = "snapshot"
 _PROOF_BYTES = 32
 
 
@@ -140,6 +142,8 @@ class AgreedFold(Fold):
         self.reducer = self._sum
         self._totals: Totals | None = None
         self._agreed: tuple[Agreement, int] | None = None
+        #: A sealed state that a client sent beside its update, if one was asked to.
+        self.snapshot: ConfigRecord | None = None
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -160,6 +164,8 @@ class AgreedFold(Fold):
         """
         for reply in replies:
             self._compare(reply)
+            if not reply.has_error() and SNAPSHOT in reply.content.config_records:
+                self.snapshot = reply.content.config_records[SNAPSHOT]
         for reply in replies:
             if self._totals is None and self._agreed is not None:
                 self._totals = self._sum.totals(self.lengths)

@@ -41,8 +41,8 @@ class DictPFL(ReplicatedStrategy):
 
     @classmethod
     def of(cls, options: Mapping[str, Any], **common: Any) -> "DictPFL":
-        """Return the half for a strategy's settings, none of which is the server's."""
-        return cls(**common)
+        """Return the half for a strategy's settings; all but `snapshot_every` are the clients' affair."""
+        return cls(snapshot_every=options["snapshot_every"], **common)
 
     def extras(self, server_round: int) -> dict[str, int | float | str | bool | bytes]:
         """Two runs under one key draw different coordinates: the run's seed is mixed in."""

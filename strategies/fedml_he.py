@@ -54,8 +54,8 @@ class FedMLHE(ReplicatedStrategy):
 
     @classmethod
     def of(cls, options: Mapping[str, Any], **common: Any) -> "FedMLHE":
-        """Return the half for a strategy's settings; all but `every` are the clients' affair."""
-        return cls(every=options["every"], **common)
+        """Return the half for a strategy's settings; the others are the clients' affair."""
+        return cls(every=options["every"], snapshot_every=options["snapshot_every"], **common)
 
     def protections(self) -> tuple[Protection, ...]:
         """The run's own, and none."""

@@ -2,26 +2,30 @@
 
 import hashlib
 import hmac
+import os
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from crypto import InputError, LayoutMismatch
-from strategies.agreement import Agreement
+from strategies.agreement import SNAPSHOT, Agreement
 from strategies.client import ClientHalf, Sealed
 from strategies.plan import RoundPlan
 from strategies.protection import Protection
-from strategies.records import NamedArrays, model_record, read_model, read_sealed
+from strategies.records import NamedArrays, model_bytes, model_from_bytes, model_record, read_model, read_sealed
 
 Arrays = dict[str, NDArray[Any]]
 Floats = NDArray[np.float64]
 
 #: Records of a message: what the receiver has, and by round the totals that it lacks.
 NOTE, TOTAL, PLAN = "replica", "total.", "total-plan."
+_NONCE_BYTES = 12
 _START, _SHARED, _OWN, _MARK = "replica-start", "replica-shared", "replica-own", "replica-mark"
 
 
@@ -92,6 +96,7 @@ class ReplicatedHalf(ClientHalf):
         plan = RoundPlan.from_record(content.config_records["config"])
         secret = protection.secret(plan.secure)
         shared, own, mark = self._recall(memory, start)
+        shared, mark = _overtaken(content, shared, mark, secret)
         at, last = mark["round"], _whole(note, "last")
         if last < at:
             raise LayoutMismatch(
@@ -101,7 +106,7 @@ class ReplicatedHalf(ClientHalf):
             shared = self._apply(content, server_round, shared, protection, secret)
         if mark["sent"] and _whole(note, "counted") != mark["sent"]:
             self.returned(own)
-        mark = {"round": last, "sent": 0}
+        mark = {"round": last, "sent": 0, "asked": int(bool(note.get("snapshot")))}
         _keep(memory, shared, own, mark)
         return self.model(shared, start)
 
@@ -127,8 +132,8 @@ class ReplicatedHalf(ClientHalf):
     def _recall(self, memory: RecordDict, start: NamedArrays) -> tuple[Arrays, Arrays, dict[str, int]]:
         shared, own, mark = memory.get(_SHARED), memory.get(_OWN), memory.get(_MARK)
         if not (isinstance(shared, ArrayRecord) and isinstance(own, ArrayRecord) and isinstance(mark, ConfigRecord)):
-            return self.first(start), {}, {"round": 0, "sent": 0}
-        marks = {"round": _whole(mark, "round"), "sent": _whole(mark, "sent")}
+            return self.first(start), {}, {"round": 0, "sent": 0, "asked": 0}
+        marks = {key: _whole(mark, key) for key in ("round", "sent", "asked")}
         return read_model(shared).arrays, read_model(own).arrays, marks
 
     def _apply(
@@ -186,8 +191,11 @@ class ReplicatedHalf(ClientHalf):
             blobs += sealer.seal(weighted, plan.tag(length))
             clipped += sealer.clipped
             lengths.append(length)
-        _keep(memory, shared, own, {"round": mark["round"], "sent": plan.round})
-        return Sealed(blobs, sum(lengths), clipped, notes=Agreement(tuple(lengths), proof).records())
+        _keep(memory, shared, own, {"round": mark["round"], "sent": plan.round, "asked": 0})
+        notes = Agreement(tuple(lengths), proof).records()
+        if mark["asked"]:
+            notes[SNAPSHOT] = _snapshot(shared, mark["round"], secret)
+        return Sealed(blobs, sum(lengths), clipped, notes=notes)
 
     def note(self, memory: RecordDict, arrays: Arrays) -> None:
         """Add arrays to this client's own, between :meth:`receive` and :meth:`seal`."""
@@ -200,6 +208,38 @@ class ReplicatedHalf(ClientHalf):
         key = hmac.new(secret, b"fedsim-agreement-v1", hashlib.sha256).digest()
         text = plan.round.to_bytes(4, "little") + self.digest(before) + state_digest(shared)
         return hmac.new(key, text, hashlib.sha256).digest()
+
+
+def _snapshot(shared: Arrays, server_round: int, secret: bytes) -> ConfigRecord:
+    """Return the common state after a round, sealed to the clients: the server can keep it and not read it."""
+    nonce = os.urandom(_NONCE_BYTES)
+    sealed = _cipher(secret).encrypt(nonce, model_bytes(NamedArrays(shared)), server_round.to_bytes(4, "little"))
+    return ConfigRecord({"round": server_round, "data": nonce + sealed})
+
+
+def _overtaken(
+    content: RecordDict, shared: Arrays, mark: dict[str, int], secret: bytes
+) -> tuple[Arrays, dict[str, int]]:
+    """Return the state and mark of a message's snapshot, where it is newer than the client's own.
+
+    Raises:
+        LayoutMismatch: it was not made under the clients' secret, or is of another round than it says.
+    """
+    note = content.config_records.get(SNAPSHOT, ConfigRecord())
+    at, data = note.get("round"), note.get("data")
+    if not isinstance(at, int) or not isinstance(data, bytes) or at <= mark["round"]:
+        return shared, mark
+    try:
+        opened = _cipher(secret).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], at.to_bytes(4, "little"))
+    except InvalidTag as error:
+        raise LayoutMismatch(
+            f"the snapshot of round {at} was not sealed under this client's key: it is damaged or of another run"
+        ) from error
+    return model_from_bytes(opened).arrays, mark | {"round": at}
+
+
+def _cipher(secret: bytes) -> AESGCM:
+    return AESGCM(hmac.new(secret, b"fedsim-snapshot-v1", hashlib.sha256).digest())
 
 
 def padded(count: int, slots: int) -> int:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from crypto import Layout
 from crypto.base import Plan, Tag
 from crypto.packing import Segment
-from strategies.agreement import AgreedFold
+from strategies.agreement import SNAPSHOT, AgreedFold
 from strategies.base import FederatedStrategy
 from strategies.errors import Disagreement, Incompatible
 from strategies.fold import Fold
@@ -37,7 +37,7 @@ from strategies.sealed_state import SealedState
 log = logging.getLogger(__name__)
 
 #: Arrays of a checkpoint, by round.
-_TOTALS, _LENGTHS = "totals/", "lengths/"
+_TOTALS, _LENGTHS, _SNAPSHOT = "totals/", "lengths/", "snapshot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,12 @@ class _Heard:
 
 
 class ReplicatedStrategy(FederatedStrategy):
-    """Server half: adds, compares, keeps the totals. Arguments as in :class:`~strategies.base.FederatedStrategy`.
+    """Server half: adds, compares, keeps the totals.
+
+    Args:
+        snapshot_every: rounds after which one client is asked for the common state, sealed under the clients' secret;
+            it then stands for all older totals, which are forgotten. 0 keeps every total.
+        common: see :class:`~strategies.base.FederatedStrategy`.
 
     Raises:
         Incompatible: the clients cannot open the protection's totals, or would not get the same bits.
@@ -84,8 +89,12 @@ class ReplicatedStrategy(FederatedStrategy):
 
     payload = "delta"
 
-    def __init__(self, **common: Any) -> None:
+    def __init__(self, *, snapshot_every: int = 0, **common: Any) -> None:
+        if snapshot_every < 0:
+            raise ValueError(f"snapshot_every {snapshot_every} must be at least 0; 0 keeps every total")
         super().__init__(**common)
+        self.snapshot_every = snapshot_every
+        self.snapshot: ConfigRecord | None = None
         if not self.protection.clients_open:
             raise Incompatible(
                 f"strategy '{self.name}' with protection '{self.protection.name}': the clients hold the model and must "
@@ -162,6 +171,10 @@ class ReplicatedStrategy(FederatedStrategy):
         self._counted = {nodes[client]: counted for client, _, counted in notes if client in nodes}
         rounds = [k.removeprefix(_LENGTHS) for k in self._loaded if k.startswith(_LENGTHS)]
         self.heard = {int(r): _Heard.of(self._loaded[_TOTALS + r], self._loaded[_LENGTHS + r]) for r in rounds}
+        self.snapshot = None
+        if _SNAPSHOT in self._loaded:
+            at, data = int(self._loaded[f"{_SNAPSHOT}-round"]), self._loaded[_SNAPSHOT].tobytes()
+            self.snapshot = ConfigRecord({"round": at, "data": data})
         self._loaded = {}
 
     def state_dict(self) -> dict[str, NDArray[np.generic]]:
@@ -170,6 +183,9 @@ class ReplicatedStrategy(FederatedStrategy):
         own: dict[str, NDArray[np.generic]] = {"clients": np.array(rows, np.int64).reshape(-1, 3)}
         for heard in self.heard.values():
             own |= heard.arrays()
+        if self.snapshot is not None:
+            own[_SNAPSHOT] = np.frombuffer(bytes(self.snapshot["data"]), np.uint8)  # type: ignore[arg-type]
+            own[f"{_SNAPSHOT}-round"] = np.array(self.snapshot["round"], np.int64)
         return own
 
     def load_state_dict(self, state: dict[str, NDArray[np.generic]]) -> None:
@@ -191,11 +207,16 @@ class ReplicatedStrategy(FederatedStrategy):
         """Return each client's message with the totals that it lacks; clients that lack the same share one object."""
         made: dict[tuple[int, int], RecordDict] = {}
         self._sent = max(self.heard, default=0)
+        due = self.snapshot_every > 0 and self._sent > 0 and self._sent % self.snapshot_every == 0
+        found = []
         for node in nodes:
             key = self._held.get(node.node_id, 0), self._counted.get(node.node_id, 0)
             if key not in made:
                 made[key] = self._catch_up(content, *key)
-        return [made[self._held.get(n.node_id, 0), self._counted.get(n.node_id, 0)] for n in nodes]
+            found.append(made[key])
+        if due and found:
+            found[0] = RecordDict({**found[0], NOTE: ConfigRecord({**found[0].config_records[NOTE], "snapshot": True})})
+        return found
 
     def answered(self, nodes: Collection[int]) -> None:
         """Note that these have all totals up to the last one that they were sent."""
@@ -207,7 +228,10 @@ class ReplicatedStrategy(FederatedStrategy):
         made[NOTE] = ConfigRecord({"base": held, "last": last, "counted": counted})
         if not held and self.state is not None:
             made["model"] = model_record(self.state)
-        for at in range(held + 1, last + 1):
+        oldest = held
+        if self.snapshot is not None and held < int(str(self.snapshot["round"])):
+            made[SNAPSHOT], oldest = self.snapshot, int(str(self.snapshot["round"]))
+        for at in range(oldest + 1, last + 1):
             made.update(self.heard[at].records())
         return made
 
@@ -228,6 +252,10 @@ class ReplicatedStrategy(FederatedStrategy):
         totals = fold.totals()
         self.heard[plan.round] = _Heard(totals, plan, fold.lengths, weight)
         self.sealed = SealedState(totals, plan, sum(fold.lengths), weight, len(counted), False)
+        if fold.snapshot is not None:
+            self.snapshot = fold.snapshot
+            at = int(str(self.snapshot["round"]))
+            self.heard = {r: heard for r, heard in self.heard.items() if r > at}
         self._counted |= {d.node_id: plan.round for d in counted}
         self.answered([d.node_id for d in counted])
 

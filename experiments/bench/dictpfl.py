@@ -28,10 +28,9 @@ CONFIG = Path(__file__).parents[1] / "configs" / "papers" / "dictpfl_vit.toml"
 _BFV = ["protection.name=bfv"]
 _DICT = [
     "strategy.name=dictpfl",
-    "strategy.rank=2",
+    "strategy.rank=1",
     "strategy.orient=auto",
     "strategy.dict_scale=u",
-    "training.lr=0.1",
 ]
 #: Method -> settings; the first two and the last are compared with the bars.
 ARMS: dict[str, list[str]] = {
@@ -156,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     start = args.work / "start.safetensors"
     if not start.exists():
         shapes = [f"model.options.{k}={v}" for k, v in load_config(CONFIG, args.set).model.options.items()]
-        pretrain(start, ["task.name=digits", "model.name=vit-tiny", *shapes], images=150, turns=0, epochs=20)
+        pretrain(start, ["task.name=digits", "model.name=vit-tiny", *shapes], images=400, turns=0, epochs=20)
     print(
         "method           accuracy  upload a round  Full/it   CPU a round  Full/it  it/FedAvg  wall a round", flush=True
     )

@@ -38,6 +38,9 @@ FLWR_OPTIONS: dict[str, tuple[str, ...]] = {
 }
 
 
+_SNAPSHOT = "rounds after which a client's sealed state replaces older totals on the server; 0: it keeps every total"
+
+
 class Strategy(Section):
     """What every strategy declares.
 
@@ -185,6 +188,7 @@ class DictPflConfig(Strategy):
     noise_floor: NotNegative = Field(default=1e-7, description="mean updates up to this are at rest in any case")
     reactivation: bool = Field(default=True, description="left-out coordinates are tried again at random")
     residual: bool = Field(default=True, description="a client keeps what it could not send")
+    snapshot_every: CountOrZero = Field(default=0, description=_SNAPSHOT)
 
 
 class FedTopConfig(Strategy):
@@ -203,6 +207,7 @@ class FedMlHeConfig(Strategy):
     encrypted_share: FractionOrZero = Field(default=0.1, description="p: share of the coordinates that are protected")
     every: CountOrZero = Field(default=0, description="rounds between two scorings of the coordinates; 0 scores once")
     score_examples: CountOrZero = Field(default=0, description="examples that a client scores with; 0 for all")
+    snapshot_every: CountOrZero = Field(default=0, description=_SNAPSHOT)
 
 
 class PartialConfig(Strategy):

@@ -216,6 +216,51 @@ def test_under_bfv_the_server_gets_whole_ciphertexts_and_no_secret(toy_grid, toy
         server.opener(plan)
 
 
+def away(toy_grid, toy_handler, every):
+    """Two of four clients a round, nine rounds."""
+    grid = toy_grid(4, toy_handler(step, half=Half(), buffer_names=FROZEN))
+    strategy = Server(
+        buffers=BufferRule(names=FROZEN), participation=Participation(clients=2), seed=5, snapshot_every=every
+    )
+    strategy.start(grid, array_record(NamedArrays(dict(START))), num_rounds=9)
+    return strategy, grid
+
+
+def test_a_snapshot_stands_for_all_older_totals(toy_grid, toy_handler):
+    whole, _ = away(toy_grid, toy_handler, 0)
+    short, grid = away(toy_grid, toy_handler, 3)
+    assert sorted(whole.heard) == list(range(1, 10)) and sorted(short.heard) == [7, 8, 9]
+    assert np.array_equal(opened(short), opened(whole))
+    asked = [m for m in grid.pushed if m.has_content() and m.content.config_records.get("replica", {}).get("snapshot")]
+    assert len(asked) == 2, "one client after each third round"
+    given = [m for m in grid.pushed if m.has_content() and "snapshot" in m.content.config_records]
+    assert given, "somebody who was away was helped by it"
+
+
+def test_a_snapshot_of_another_key_is_refused(toy_grid, toy_handler):
+    strategy, _ = away(toy_grid, toy_handler, 3)
+
+    class Other(Plain):
+        def secret(self, plan):
+            return bytes([1]) * 32
+
+    with pytest.raises(ValueError, match="not sealed under this client's key"):
+        opened(strategy, protection=Other())
+    strategy.snapshot["round"] = 8
+    with pytest.raises(ValueError, match="not sealed under this client's key"):
+        opened(strategy)
+
+
+def test_snapshots_are_part_of_a_checkpoint(toy_grid, toy_handler):
+    strategy, _ = away(toy_grid, toy_handler, 3)
+    twin = Server(buffers=BufferRule(names=FROZEN))
+    twin.load_state_dict(strategy.state_dict())
+    twin.begin(toy_grid(4, toy_handler(step, half=Half(), buffer_names=FROZEN)), array_record(NamedArrays(dict(START))))
+    assert sorted(twin.heard) == sorted(strategy.heard)
+    assert np.array_equal(opened(twin), opened(strategy))
+    assert twin._held == strategy._held and twin._counted == strategy._counted
+
+
 def test_refuses_sums_that_the_server_opens_or_that_do_not_repeat():
     with pytest.raises(Incompatible, match="which goes to the server"):
         Server(protection=KeyedProtection("t", "x:y", (), 1.0, opened="committee", members=2))
