@@ -68,8 +68,12 @@ class AdditiveRlwe(KeyedSum):
 
     @property
     def slots(self) -> int:
-        """See :attr:`crypto.base.SecureSum.slots`."""
-        return self.parameters.ring
+        """See :attr:`crypto.base.SecureSum.slots`.
+
+        The largest ring's, whatever ring the plan has: a strategy pads its vectors before the number of clients, on
+        which the ring depends, is known.
+        """
+        return rlwe.COMMITTEE_RINGS[-1] if self.opened_by == "committee" else rlwe.RINGS[-1]
 
     def ciphertexts(self, length: int) -> int:
         """Return how many ciphertexts hold `length` values."""

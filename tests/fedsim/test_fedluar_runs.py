@@ -96,14 +96,16 @@ def test_clients_train_the_layers_that_they_do_not_send(tmp_path, monkeypatch):
     assert len(changed) == 30 and all(changed)
 
 
-def test_a_committee_opens_sums_of_what_travelled(tmp_path):
+@pytest.mark.parametrize("protection", ["rlwe-threshold", "openfhe-threshold"])
+def test_a_committee_opens_sums_of_what_travelled(tmp_path, protection):
     """Threshold encryption: fewer ciphertexts in recycled rounds, the model that of the plain run within the bound."""
-    try:
-        find_python(None)
-    except BackendUnavailable as error:
-        pytest.skip(f"OPENFHE IS NOT TESTED HERE: {error}")
+    if protection == "openfhe-threshold":
+        try:
+            find_python(None)
+        except BackendUnavailable as error:
+            pytest.skip(f"OPENFHE IS NOT TESTED HERE: {error}")
     more = [*LUAR, "federation.num_clients=3", "federation.rounds=3", "model.options.hidden=[128, 128, 64]"]
-    sealed = ["protection.name=openfhe-threshold", "protection.committee_size=2"]
+    sealed = [f"protection.name={protection}", "protection.committee_size=2"]
     plain = simulate(settings(tmp_path, *more, "output.name=plain"))
     under = simulate(settings(tmp_path, *more, *sealed, "output.name=threshold"))
     for name, array in plain.state.arrays.items():
@@ -113,9 +115,10 @@ def test_a_committee_opens_sums_of_what_travelled(tmp_path):
     assert sent[3] < sent[1]
 
 
-def test_clients_choose_the_layers_where_only_they_open_sums(tmp_path):
-    """BFV: recycled layers cost no ciphertexts either way, and the clients' model learns."""
-    more = ["federation.num_clients=3", "model.options.hidden=[128, 128, 64]", "protection.name=bfv"]
+@pytest.mark.parametrize("protection", ["bfv", "rlwe"])
+def test_clients_choose_the_layers_where_only_they_open_sums(tmp_path, protection):
+    """Recycled layers cost no ciphertexts either way, and the clients' model learns."""
+    more = ["federation.num_clients=3", "model.options.hidden=[128, 128, 64]", f"protection.name={protection}"]
     avg = simulate(settings(tmp_path, *more, "strategy.name=fedavg", "output.name=avg"))
     luar = simulate(settings(tmp_path, *more, *LUAR, "output.name=luar"))
     assert luar.state is not None and luar.metrics["client_accuracy"] > 0.25

@@ -168,6 +168,13 @@ def test_the_reference_opens_what_was_sealed() -> None:
     np.testing.assert_array_equal(values, sum_.opener(key).open([total], t))
 
 
+def test_padding_does_not_depend_on_the_number_of_clients() -> None:
+    """A strategy pads to whole ciphertexts before it knows how many clients there are, which the ring depends on."""
+    sums = [RlweSum(Plan(length=3000, clients=n, bound=1.0), value_bits=12) for n in (1, 1000)]
+    assert [s.parameters.ring for s in sums] == [1024, 2048]
+    assert [s.slots % s.parameters.ring for s in sums] == [0, 0] and len({s.slots for s in sums}) == 1
+
+
 def test_fresh_randomness_each_time() -> None:
     sum_, _, key = federation(Plan(length=10, clients=2, bound=1.0))
     sealer = sum_.sealer(key)
