@@ -204,7 +204,7 @@ class RlweRing:
     def pack_plane(self, total: NDArray[uint64], out: NDArray[uint8], isa: str = "") -> None:
         """Write a total as a plane."""
 
-    def decode(self, phases: NDArray[uint64], step: float, out: NDArray[float64]) -> tuple[int, float]:
+    def decode(self, phases: NDArray[uint64], step: float, out: NDArray[float64], isa: str = "") -> tuple[int, float]:
         """Write `step` times the rounded phases; return the largest integer and noise in size, padding included."""
 
     def open(

@@ -213,13 +213,14 @@ void bind_planes(nb::class_<Ring>& c) {
       "total"_a.noconvert(), "out"_a.noconvert(), "isa"_a = "");
   c.def(
       "decode",
-      [](const Ring& ring, const Words& phases, double step, const Reals& out) {
+      [](const Ring& ring, const Words& phases, double step, const Reals& out, const std::string& isa) {
         require_size(phases.size(), ring.ciphertexts(out.size()) * words_of(ring), "phases");
+        const RingKernels& kernels = table(isa);
         nb::gil_scoped_release release;
-        const Decoded found = decode(ring, phases.data(), step, out.size(), out.data());
+        const Decoded found = decode(ring, kernels, phases.data(), step, out.size(), out.data());
         return std::make_pair(found.largest_value, found.largest_noise);
       },
-      "phases"_a.noconvert(), "step"_a, "out"_a.noconvert());
+      "phases"_a.noconvert(), "step"_a, "out"_a.noconvert(), "isa"_a = "");
   c.def(
       "open",
       [](const Ring& ring, const Bytes& first, const Bytes& second, const Multiplier& secret, double step,

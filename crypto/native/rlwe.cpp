@@ -193,79 +193,58 @@ class PlaneReader {
   std::vector<std::uint8_t> padded_;
 };
 
-/// m from delta m + e: floor((x + half) / delta), shifted to be positive.
+/// Rounds phases, ciphertext after ciphertext, and keeps the largest sizes of all N, padding included.
 class Rounding {
  public:
-  explicit Rounding(const Ring& ring)
-      : modulus_(ring.modulus()), delta_(ring.delta()), half_(delta_ / 2), middle_(i64{1} << (ring.plain_bits() - 1)),
-        shift_(delta_ * static_cast<Wide>(middle_) + half_) {
-    if (ring.limbs() == 1) inverse_ = static_cast<u64>((static_cast<Wide>(1) << 64) / delta_);
+  Rounding(const Ring& ring, const RingKernels& kernels)
+      : ring_(ring), kernels_(kernels), middle_(i64{1} << (ring.plain_bits() - 1)), half_(ring.delta() / 2),
+        shift_(ring.delta() * static_cast<Wide>(middle_) + half_), values_(ring.n()) {
+    if (ring.limbs() == 1) {
+      rounder_ = {static_cast<u64>(ring.delta()), static_cast<u64>(half_), static_cast<u64>(shift_),
+                  static_cast<u64>((static_cast<Wide>(1) << 64) / ring.delta()), middle_};
+    }
   }
 
-  i64 wide(Wide x, Wide* noise) const {
-    Wide y = x + shift_;
-    if (y >= modulus_) y -= modulus_;
-    const Wide rest = y % delta_;
-    *noise = rest > half_ ? rest - half_ : half_ - rest;
-    return static_cast<i64>(static_cast<u64>(y / delta_)) - middle_;
+  /// Writes the first `count` of a ciphertext's values, times `step`.
+  void take(const u64* phases, double step, std::size_t count, double* out) {
+    const bool whole = count == ring_.n();
+    double* to = whole ? out : values_.data();
+    if (ring_.limbs() == 1) {
+      kernels_.round(ring_.prime(0), rounder_, phases, step, to, &decoded_);
+    } else {
+      wide(phases, step, to);
+    }
+    if (!whole) std::copy(to, to + count, out);
   }
 
-  /// For one prime; in constant time, as a client's secret is near: no division, no branch.
-  i64 narrow(u64 x, u64* noise) const {
-    const u64 q = static_cast<u64>(modulus_), delta = static_cast<u64>(delta_), half = static_cast<u64>(half_);
-    u64 y = x + static_cast<u64>(shift_) - q;
-    y += q & (0 - (y >> 63));
-    u64 whole = static_cast<u64>((static_cast<Wide>(y) * inverse_) >> 64);
-    u64 rest = y - whole * delta;
-    const u64 more = static_cast<u64>(rest >= delta);
-    whole += more;
-    rest -= delta & (0 - more);
-    const i64 away = static_cast<i64>(rest) - static_cast<i64>(half), sign = away >> 63;
-    *noise = static_cast<u64>((away ^ sign) - sign);
-    return static_cast<i64>(whole) - middle_;
-  }
+  Decoded decoded() const { return decoded_; }
 
  private:
-  Wide modulus_, delta_, half_;
-  i64 middle_;
-  Wide shift_;
-  u64 inverse_ = 0;
-};
-
-inline i64 size_of(i64 value) {
-  const i64 sign = value >> 63;
-  return (value ^ sign) - sign;
-}
-
-/// Rounds one ciphertext's phases; writes `count` values and takes the largest sizes of all n.
-void round_all(const Ring& ring, const Rounding& rounding, const u64* phases, double step, std::size_t count,
-               double* out, Decoded* decoded) {
-  const std::size_t n = ring.n();
-  if (ring.limbs() == 1) {
-    u64 noisiest = 0, noise;
-    i64 largest = 0;
+  void wide(const u64* phases, double step, double* out) {
+    const u64 q = ring_.prime(1).q;
+    const std::size_t n = ring_.n();
     for (std::size_t i = 0; i < n; ++i) {
-      const i64 value = rounding.narrow(phases[i], &noise);
-      largest = std::max(largest, size_of(value));
-      noisiest = std::max(noisiest, noise);
-      if (i < count) out[i] = static_cast<double>(value) * step;
+      const u64 first = phases[i] % q, second = phases[n + i];
+      const u64 apart = second >= first ? second - first : second + q - first;
+      const u64 times = static_cast<u64>(static_cast<Wide>(apart) * ring_.garner() % q);
+      Wide y = phases[i] + static_cast<Wide>(times) * ring_.prime(0).q + shift_;
+      if (y >= ring_.modulus()) y -= ring_.modulus();
+      const Wide rest = y % ring_.delta(), noise = rest > half_ ? rest - half_ : half_ - rest;
+      const i64 value = static_cast<i64>(static_cast<u64>(y / ring_.delta())) - middle_;
+      decoded_.largest_value = std::max(decoded_.largest_value, value < 0 ? -value : value);
+      decoded_.largest_noise = std::max(decoded_.largest_noise, static_cast<double>(noise));
+      out[i] = static_cast<double>(value) * step;
     }
-    decoded->largest_value = std::max(decoded->largest_value, largest);
-    decoded->largest_noise = std::max(decoded->largest_noise, static_cast<double>(noisiest));
-    return;
   }
-  const u64 q = ring.prime(1).q;
-  for (std::size_t i = 0; i < n; ++i) {
-    const u64 first = phases[i] % q, second = phases[n + i];
-    const u64 apart = second >= first ? second - first : second + q - first;
-    const u64 times = static_cast<u64>(static_cast<Wide>(apart) * ring.garner() % q);
-    Wide noise;
-    const i64 value = rounding.wide(phases[i] + static_cast<Wide>(times) * ring.prime(0).q, &noise);
-    decoded->largest_value = std::max(decoded->largest_value, size_of(value));
-    decoded->largest_noise = std::max(decoded->largest_noise, static_cast<double>(noise));
-    if (i < count) out[i] = static_cast<double>(value) * step;
-  }
-}
+
+  const Ring& ring_;
+  const RingKernels& kernels_;
+  i64 middle_;
+  Wide half_, shift_;
+  std::vector<double> values_;
+  Rounder rounder_{};
+  Decoded decoded_{0, 0.0};
+};
 
 }  // namespace
 
@@ -434,11 +413,10 @@ void add_smudging(const Ring& ring, const RingKernels& kernels, const Key& key, 
 bool open(const Ring& ring, const RingKernels& kernels, const std::uint8_t* first, const std::uint8_t* second,
           const Multiplier& secret, double step, std::size_t length, double* out, Decoded* decoded) {
   const std::size_t n = ring.n();
-  const Rounding rounding(ring);
+  Rounding rounding(ring, kernels);
   PlaneReader first_reader(ring, kernels, first), second_reader(ring, kernels, second);
   Scratch<u64> phase(n * ring.limbs()), x(n);
   bool fine = true;
-  *decoded = {0, 0.0};
   for (std::size_t done = 0; done < length; done += n) {
     for (std::size_t limb = 0; limb < ring.limbs(); ++limb) {
       const Prime& p = ring.prime(limb);
@@ -449,18 +427,19 @@ bool open(const Ring& ring, const RingKernels& kernels, const std::uint8_t* firs
       kernels.multiply_inverse(p, sum, secret.factor(limb), sum);
       kernels.add(p, x.get(), sum);
     }
-    round_all(ring, rounding, phase.get(), step, std::min(n, length - done), out + done, decoded);
+    rounding.take(phase.get(), step, std::min(n, length - done), out + done);
   }
+  *decoded = rounding.decoded();
   return true;
 }
 
-Decoded decode(const Ring& ring, const u64* phases, double step, std::size_t length, double* out) {
-  const Rounding rounding(ring);
-  Decoded decoded{0, 0.0};
+Decoded decode(const Ring& ring, const RingKernels& kernels, const u64* phases, double step, std::size_t length,
+               double* out) {
+  Rounding rounding(ring, kernels);
   for (std::size_t done = 0; done < length; done += ring.n(), phases += ring.limbs() * ring.n()) {
-    round_all(ring, rounding, phases, step, std::min(ring.n(), length - done), out + done, &decoded);
+    rounding.take(phases, step, std::min(ring.n(), length - done), out + done);
   }
-  return decoded;
+  return rounding.decoded();
 }
 
 }  // namespace fedsim

@@ -121,12 +121,6 @@ std::size_t seal_public(const Ring& ring, const RingKernels& kernels, const T* v
                         const Encoding& encoding, const Multiplier& b, const Multiplier& a, const Key& ternary_key,
                         const Key& error_key, std::uint8_t* out);
 
-/// Largest sizes that were seen while rounding.
-struct Decoded {
-  std::int64_t largest_value;
-  double largest_noise;
-};
-
 /// Whether all residues of a plane of `polynomials` ciphertexts are canonical.
 bool canonical(const Ring& ring, const RingKernels& kernels, const std::uint8_t* plane, std::size_t polynomials);
 
@@ -157,6 +151,7 @@ bool open(const Ring& ring, const RingKernels& kernels, const std::uint8_t* firs
 
 /// Rounds delta m + e to m, by coefficients, to the nearest multiple; writes `step` times m, `length` of them. The sizes
 /// tell of the padding too. A phase in the gap of q - delta t is reported as the value t / 2.
-Decoded decode(const Ring& ring, const std::uint64_t* phases, double step, std::size_t length, double* out);
+Decoded decode(const Ring& ring, const RingKernels& kernels, const std::uint64_t* phases, double step,
+               std::size_t length, double* out);
 
 }  // namespace fedsim

@@ -50,6 +50,22 @@ struct Prime {
   bool floats;  // the real tables are there
 };
 
+/// How phases x = delta m + e modulo one prime are rounded: m = floor(y / delta) - middle with y = x + shift modulo q and
+/// shift = delta middle + floor(delta / 2), so that e = y mod delta - floor(delta / 2).
+struct Rounder {
+  std::uint64_t delta;
+  std::uint64_t half;
+  std::uint64_t shift;
+  std::uint64_t inverse;  // floor(2^64 / delta)
+  std::int64_t middle;    // t / 2
+};
+
+/// Largest sizes that were seen while rounding.
+struct Decoded {
+  std::int64_t largest_value;
+  double largest_noise;
+};
+
 /// One implementation. Polynomials are n canonical residues (below q) unless said otherwise; all functions but
 /// `uniform` are constant-time in the values.
 struct RingKernels {
@@ -90,6 +106,10 @@ struct RingKernels {
                           std::int64_t* out);
   std::size_t (*encode64)(const double* x, std::size_t n, double bound, double scale, const std::uint32_t* coins,
                           std::int64_t* out);
+
+  /// out = step m for all n phases; takes their sizes into `decoded`.
+  void (*round)(const Prime& p, const Rounder& rounder, const std::uint64_t* phases, double step, double* out,
+                Decoded* decoded);
 
   /// Reads n residues of `bits` bits, little-endian; 8 bytes beyond the last may be read. Returns whether all are
   /// below q.

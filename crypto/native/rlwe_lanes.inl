@@ -139,6 +139,48 @@ void multiply_add_reals(const Prime& p, const std::uint64_t* x, const Factor& fa
   }
 }
 
+/// The larger of both, lane by lane; neither is negative.
+template <class E>
+inline typename E::Vec larger(typename E::Vec a, typename E::Vec b) {
+  const typename E::Word more = (typename E::Word)(b > a);
+  return (typename E::Vec)(((typename E::Word)b & more) | ((typename E::Word)a & ~more));
+}
+
+template <class E>
+inline typename E::Vec size_of(typename E::Vec x) {
+  return (typename E::Vec)((typename E::Word)x & 0x7fffffffffffffff);
+}
+
+/// m = x / delta rounded, mended by one where the remainder says so: the same integers as round_words.
+template <class E>
+void round_reals(const Prime& p, const Rounder& r, const std::uint64_t* phases, double step, double* out,
+                 Decoded* decoded) {
+  typedef typename E::Vec V;
+  typedef typename E::Word W;
+  if (!p.floats) return round_words(p, r, phases, step, out, decoded);
+  const double delta0 = static_cast<double>(r.delta), half = static_cast<double>(r.half);
+  const V delta = V{} + delta0, inverse = V{} + 1.0 / delta0, q = V{} + static_cast<double>(p.q);
+  const double last = static_cast<double>(p.q - r.shift), above = delta0 - 1.0 - half;
+  V largest = {}, noisiest = {};
+  for (std::size_t i = 0; i < p.n; i += E::kLanes) {
+    V x = real_from<E>(phases + i);
+    x -= (V)((W)(x >= last) & (W)q);
+    V value = E::round(x * inverse);
+    V noise = E::fma(-value, delta, x);
+    const W low = (W)(noise < -half), high = (W)(noise > above);
+    value += (V)(high & (W)(V{} + 1.0)) - (V)(low & (W)(V{} + 1.0));
+    noise += (V)(low & (W)delta) - (V)(high & (W)delta);
+    largest = larger<E>(largest, size_of<E>(value));
+    noisiest = larger<E>(noisiest, size_of<E>(noise));
+    store_real<E>(out + i, value * step);
+  }
+  for (std::size_t lane = 0; lane < E::kLanes; ++lane) {
+    const i64 value = static_cast<i64>(largest[lane]);
+    if (value > decoded->largest_value) decoded->largest_value = value;
+    if (noisiest[lane] > decoded->largest_noise) decoded->largest_noise = noisiest[lane];
+  }
+}
+
 template <class E>
 bool unpack_lanes(const Prime& p, const std::uint8_t* in, std::uint64_t* out) {
   typedef typename E::Word W;
@@ -170,6 +212,7 @@ constexpr RingKernels real_table(const char* name) {
   table.forward = forward_reals<E>;
   table.multiply_inverse = multiply_inverse_reals<E>;
   table.multiply_add = multiply_add_reals<E>;
+  table.round = round_reals<E>;
   table.unpack = unpack_lanes<E>;
   return table;
 }

@@ -144,6 +144,27 @@ std::size_t encode_values(const T* x, std::size_t n, double bound, double scale,
   return clipped;
 }
 
+void round_words(const Prime& p, const Rounder& r, const u64* phases, double step, double* out, Decoded* decoded) {
+  i64 largest = 0, noisiest = 0;
+  for (std::size_t i = 0; i < p.n; ++i) {
+    u64 y = phases[i] + r.shift - p.q;
+    y += p.q & (0 - (y >> 63));
+    u64 whole = static_cast<u64>((static_cast<u128>(y) * r.inverse) >> 64);
+    u64 rest = y - whole * r.delta;
+    const u64 more = static_cast<u64>(rest >= r.delta);
+    whole += more;
+    rest -= r.delta & (0 - more);
+    const i64 value = static_cast<i64>(whole) - r.middle, noise = static_cast<i64>(rest) - static_cast<i64>(r.half);
+    const i64 value_sign = value >> 63, noise_sign = noise >> 63;
+    const i64 size = (value ^ value_sign) - value_sign, away = (noise ^ noise_sign) - noise_sign;
+    largest = size > largest ? size : largest;
+    noisiest = away > noisiest ? away : noisiest;
+    out[i] = static_cast<double>(value) * step;
+  }
+  if (largest > decoded->largest_value) decoded->largest_value = largest;
+  if (static_cast<double>(noisiest) > decoded->largest_noise) decoded->largest_noise = static_cast<double>(noisiest);
+}
+
 bool unpack_words(const Prime& p, const std::uint8_t* in, u64* out) {
   const u64 q = p.q, mask = (u64{1} << p.bits) - 1;
   const std::size_t bits = p.bits;
@@ -185,5 +206,6 @@ void pack_words(const Prime& p, const u64* x, std::uint8_t* out) {
 constexpr RingKernels word_table(const char* name) {
   return RingKernels{name,           forward_words, multiply_inverse_words, multiply_add_words,   add_words,
                      subtract_words, combine_words, residue_words,          mask_words,           error_words,
-                     ternary_words,  encode_values<float>, encode_values<double>, unpack_words,   pack_words};
+                     ternary_words,  encode_values<float>, encode_values<double>, round_words,    unpack_words,
+                     pack_words};
 }

@@ -201,7 +201,8 @@ def test_public_ciphertexts_are_the_references(p: RlweParameters, stochastic: bo
 
 
 @each_case
-def test_decoding_is_the_references_at_every_border(p: RlweParameters) -> None:
+@each_isa
+def test_decoding_is_the_references_at_every_border(p: RlweParameters, isa: str) -> None:
     rng = np.random.default_rng(p.modulus_bits)
     half = 2 ** (p.plain_bits - 1)
     m = np.array([int(v) for v in rng.integers(1 - half, half, p.ring)], object)
@@ -210,9 +211,23 @@ def test_decoding_is_the_references_at_every_border(p: RlweParameters) -> None:
     e = np.array([int(rng.choice([-away, away, 0, 1, -1])) for _ in range(p.ring)], object)
     x = reference.residues(p, p.delta * m + e)
     out = np.empty(p.ring)
-    largest, noise = native_ring(p).decode(np.array(flat(x), np.uint64), 1.0, out)
+    largest, noise = native_ring(p).decode(np.array(flat(x), np.uint64), 1.0, out, isa)
     assert out.tolist() == m.tolist() == reference.decode(p, x).tolist()
     assert largest == half - 1 and noise == pytest.approx(max(abs(v) for v in e))
+
+
+@each_case
+@each_isa
+def test_any_phases_decode_alike_on_every_instruction_set(p: RlweParameters, isa: str) -> None:
+    # Phases beyond what honest noise reaches, zero, q - 1 and the gap of q - delta t among them.
+    x = np.array(flat(reference.uniform(p, KEY, b"x/1", 0)), np.uint64)
+    if len(p.moduli) == 1:
+        q, shift = p.modulus, (p.delta << (p.plain_bits - 1)) + p.delta // 2
+        x[:6] = 0, q - 1, q - shift - 1, q - shift, q // 2, q // 2 + 1
+        x[6:16] = [(p.delta // 2 + k * p.delta + d) % q for k in (0, 1) for d in range(-2, 3)]
+    outs = [np.empty(p.ring), np.empty(p.ring)]
+    found = [native_ring(p).decode(x, 0.5, out, name) for out, name in zip(outs, ("generic", isa), strict=True)]
+    assert found[0] == found[1] and np.array_equal(*outs)
 
 
 @each_case
