@@ -4,8 +4,8 @@ Parts are seeded in *symmetric* mode: a 16-byte seed stands for the uniform half
 which has a stream of its own. The adder expands it on arrival, so that its memory is one total. *Public* mode costs
 twice the bytes; who only seals then needs no secret. Parameters, failure and security: :mod:`crypto.rlwe.parameters`.
 
-What is constant-time: samplers, transforms, rounding and packing have no branch and no address that depends on a secret
-or a value, other than the processor's own arithmetic; expanding the public half is not, and need not be.
+What is constant-time: samplers, transforms, rounding and packing are written without a branch or an address that
+depends on a secret or a value (docs/rlwe.md says what that rests on); expanding the public half need not be.
 """
 
 import logging

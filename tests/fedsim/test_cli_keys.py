@@ -53,6 +53,20 @@ def test_keys_are_never_overwritten(made: tuple[Path, Result]) -> None:
     assert (out / "clients" / "bfv.key").read_bytes() == before
 
 
+def test_our_rlwe_needs_no_library_and_gives_each_member_a_share(tmp_path: Path) -> None:
+    for name, members in (("rlwe", 0), ("rlwe-threshold", 3)):
+        out = tmp_path / name
+        result = call(*SMALL[:4], "--protection", name, "--out", str(out), "--json")
+        assert result.exit_code == 0, result.output
+        shown = json.loads(result.output)
+        roles = [("server", False), ("clients", not members), *((f"committee-{m}", True) for m in range(members))]
+        assert [(f["role"], f["secret"]) for f in shown["files"]] == roles
+        for role, secret in roles:
+            bundle = load_key(out, role, shown["scheme"])
+            assert bundle.key_id.hex() == shown["key_id"] and len(bundle.secret) == 16 * secret
+            assert not secret or bundle.secret.hex() not in result.output
+
+
 def test_a_protection_without_keys_is_refused(tmp_path: Path) -> None:
     result = call("--protection", "plain", "--out", str(tmp_path / "keys"))
     assert result.exit_code == 2 and 'protection.name = "plain"' in result.output
