@@ -183,6 +183,8 @@ def serve(folder: RunFolder, grid: Grid, site: Site, watcher: Observer, *, resum
 
 def _write_partition(folder: RunFolder, site: Site) -> None:
     part = site.partition
+    if site.own_data:
+        return
     classes = [str(label) for label in range(part.label_histogram.shape[1])]
     measures = {
         "label_emd": label_emd(part.label_histogram),

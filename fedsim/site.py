@@ -26,7 +26,7 @@ from fedsim.tasks.cohort import obstacle
 from fedsim.tasks.data import Dataset, load_dataset
 from fedsim.tasks.errors import BadOption
 from fedsim.tasks.models import build_model
-from fedsim.tasks.partition import Partition, partition, scheme_options
+from fedsim.tasks.partition import Partition, everything, partition, scheme_options
 from fedsim.tasks.training import as_inputs, flops_per_example
 from strategies.client import ClientHalf
 from strategies.memory import training_bytes
@@ -36,6 +36,8 @@ from strategies.records import NamedArrays, model_from_bytes
 from strategies.state import buffer_names, load_state_arrays, read_tensors
 
 Scalar = bool | int | float | str
+#: The data set that reads what is named, a file or a folder.
+OWN_DATA = "files"
 #: Clients whose tensors are kept between rounds, by bytes of input.
 _CACHE_BYTES = 512 * 2**20
 
@@ -48,20 +50,38 @@ class Site:
         config: the settings.
         keys: folder of this party's keys, where the protection has any.
         role: ``clients`` or ``server``.
+        data: a client's own file or folder, for the task ``files``.
     """
 
     config: RunConfig
     keys: str | None = None
     role: str = CLIENTS
+    data: str = ""
+
+    @property
+    def own_data(self) -> bool:
+        """Whether each client has data of its own, of which no other process knows."""
+        return self.config.task.name == OWN_DATA and not self.config.task.options.get("path")
 
     @cached_property
     def dataset(self) -> Dataset:
-        """The task's data."""
-        return load_dataset(self.config.task.name, **self.config.task.options)
+        """The task's data; where clients have data of their own, this client's, and none on the server."""
+        if self.data and not self.own_data:
+            raise InputError(
+                f"data {self.data}: task.name is '{self.config.task.name}', which brings its own data; set task.name = "
+                f"{OWN_DATA} without options.path, or leave data out of node.toml"
+            )
+        own = {"path": self.data} if self.data else {}
+        return load_dataset(self.config.task.name, **(self.config.task.options | own))
 
     @cached_property
     def partition(self) -> Partition:
-        """Which training rows each client holds; the same in every process. The server's proxy rows are nobody's."""
+        """Which training rows each client holds; the same in every process. The server's proxy rows are nobody's.
+
+        Where clients have data of their own every client of this process holds all rows of it.
+        """
+        if self.own_data:
+            return everything(self.dataset.train_y, self.config.federation.num_clients, self.dataset.num_classes)
         data = self.config.data
         options = {k: getattr(data, k) for k in scheme_options(data.scheme) if hasattr(data, k)}
         labels, ids = self.dataset.train_y, self.dataset.client_ids
@@ -180,9 +200,12 @@ class Site:
     def test_data(self, client: int) -> tuple[Tensor, Tensor]:
         """Return a client's share of the test set: every num_clients-th row from its own number.
 
-        The shares of all clients make up the test set exactly, so their weighted mean is the test set's accuracy.
+        The shares of all clients make up the test set exactly, so their weighted mean is the test set's accuracy. Where
+        clients have data of their own, all of the client's test rows.
         """
         step = self.config.federation.num_clients
+        if self.own_data:
+            step, client = 1, 0
         return as_inputs(self.dataset.test_x[client::step]), torch.tensor(self.dataset.test_y[client::step])
 
     @cached_property
@@ -242,7 +265,7 @@ def site_of(run_config: Mapping[str, Scalar], node_config: Mapping[str, Scalar] 
     Args:
         run_config: as :func:`fedsim.config.to_run_config` makes it.
         node_config: a client's own; ``keys`` names the folder of its keys, otherwise FEDSIM_KEYS does, and
-            ``settings`` the file of the settings that it agreed to.
+            ``settings`` the file of the settings that it agreed to, ``data`` a file or folder of its own.
 
     Raises:
         InputError: the server's settings are not those that the client agreed to.
@@ -252,7 +275,7 @@ def site_of(run_config: Mapping[str, Scalar], node_config: Mapping[str, Scalar] 
     items = tuple(sorted(_without_launch(run_config).items()))
     if settings := node.get("settings"):
         _check_agreed(items, str(settings))
-    return _site(items, str(keys) if keys else None, CLIENTS)
+    return _site(items, str(keys) if keys else None, CLIENTS, str(node.get("data", "")))
 
 
 def _without_launch(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
@@ -284,5 +307,5 @@ def server_site_of(run_config: Mapping[str, Scalar], keys: str | None = None) ->
 
 
 @lru_cache(maxsize=4)
-def _site(items: tuple[tuple[str, Scalar], ...], keys: str | None, role: str) -> Site:
-    return Site(from_run_config(dict(items)), keys, role)
+def _site(items: tuple[tuple[str, Scalar], ...], keys: str | None, role: str, data: str = "") -> Site:
+    return Site(from_run_config(dict(items)), keys, role, data)

@@ -17,7 +17,7 @@ from fedsim.simulation.devices import NETWORKS, PRESETS
 
 #: Data sets that come without client ids. The tasks' registry has the last word; this list answers before anything is
 #: loaded.
-WITHOUT_IDS = frozenset({"fashion-mnist", "fashion-mnist-full", "mnist-10k", "digits", "breast-cancer"})
+WITHOUT_IDS = frozenset({"fashion-mnist", "fashion-mnist-full", "mnist-10k", "digits", "breast-cancer", "files"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +182,12 @@ RULES: tuple[Rule, ...] = (
         ),
         "with {strategy.name} under {protection.name} the server never sees the model",
         "leave it out or set it to false; the clients evaluate (federation.client_evaluation_fraction)",
+    ),
+    Rule(
+        ("federation.server_evaluation", "task.name", "task.options"),
+        lambda c: c.federation.server_evaluation and c.task.name == "files" and not c.task.options.get("path"),
+        "where clients have data of their own the server has none",
+        "set it to false with federation.client_evaluation_fraction = 1.0, or name the server's task.options.path",
     ),
     Rule(
         ("federation.weighting", "protection.name"),

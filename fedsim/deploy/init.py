@@ -96,9 +96,6 @@ def _check(root: Path, config: RunConfig) -> None:
     if config.output.name is not None:
         rule = "names one run, and a deployment has many"
         problems.append(Problem("output.name", f'"{config.output.name}"', rule, "leave it out"))
-    if config.strategy.name.startswith("flwr:") and config.protection.name != "plain":
-        remedy = "use a strategy of ours or protection.name = plain"
-        problems.append(Problem("strategy.name", config.strategy.name, "seals nothing in a deployment", remedy))
     if problems:
         raise ConfigError(problems)
 

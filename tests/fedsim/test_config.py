@@ -179,6 +179,7 @@ BREAKERS = [
     ["strategy.name=leff", "strategy.memory_mb=[8.0]"],
     ["strategy.name=leff", "strategy.selector=gradient", "protection.name=preamble"],
     ["protection.name=ckks", "federation.server_evaluation=true"],
+    ["task.name=files"],
     ["protection.name=preamble", "federation.weighting=examples"],
     ["data.scheme=natural-id"],
     ["training.nesterov=true", "training.momentum=0"],

@@ -59,8 +59,8 @@ def test_unknown_names_and_options_are_refused_with_the_known_ones() -> None:
 def test_every_set_is_listed_and_an_absent_one_says_what_to_do() -> None:
     infos = {info.name: info for info in list_datasets()}
     assert set(infos) == {
-        "20newsgroups", "bbc", "breast-cancer", "digits", "fashion-mnist", "fashion-mnist-full", "fonts", "huggingface",
-        "mnist-10k", "rotten-tomatoes", "torchvision",
+        "20newsgroups", "bbc", "breast-cancer", "digits", "fashion-mnist", "fashion-mnist-full", "files", "fonts",
+        "huggingface", "mnist-10k", "rotten-tomatoes", "torchvision",
     }  # fmt: skip
     for info in infos.values():
         assert info.summary and info.available == (not info.reason_if_not)

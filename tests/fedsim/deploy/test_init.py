@@ -1,0 +1,109 @@
+"""Each party gets what it needs and nothing of another's: every secret is searched for in every other folder."""
+
+from pathlib import Path
+
+import pytest
+
+from crypto.keys import KeyBundle
+from fedsim.config import load_config
+from fedsim.deploy.folder import Deployment, Node
+from fedsim.deploy.init import initialise
+from fedsim.errors import ConfigError
+
+SMALL = ["task.name=digits", "model.name=mlp", "federation.num_clients=3", "federation.rounds=2"]
+PROTECTIONS = ("plain", "bfv", "rlwe-threshold", "preamble")
+
+
+@pytest.fixture(scope="module", params=PROTECTIONS)
+def made(request, tmp_path_factory):
+    place = tmp_path_factory.mktemp("made") / request.param
+    return initialise(place, load_config(None, [*SMALL, f"protection.name={request.param}"]))
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def secrets(folder: Path) -> list[bytes]:
+    """Return the secret bytes of all keys in a folder: ours, PEM bodies, and raw ones."""
+    found = []
+    for path, data in contents(folder).items():
+        if path.suffix == ".key" and data[:4] == b"FSKY":
+            if secret := KeyBundle.decode(data).secret:
+                found.append(secret)
+        elif b"PRIVATE KEY" in data:
+            found.append(data.partition(b"PRIVATE KEY-----")[2].partition(b"-----END")[0].strip())
+        elif path.name == "runner.secret":
+            found.append(data)
+    return found
+
+
+def test_no_secret_of_one_party_lies_with_another(made):
+    root = made.deployment.root
+    parties = {"authority": root / "ca", "proxy": root / "proxy", "server": root / "server", "admin": root / "admin"}
+    if (root / "helper").exists():
+        parties["helper"] = root / "helper"
+    own = {name: secrets(folder) for name, folder in parties.items()}
+    assert all(own[name] for name in ("authority", "proxy", "server"))
+    for number in range(3):
+        own[f"client {number}"] = secrets(made.deployment.client(number))
+        parties[f"client {number}"] = made.deployment.client(number)
+    for name, held in own.items():
+        for other, folder in parties.items():
+            if name == other or (name.startswith("client") and other.startswith("client")):
+                continue
+            for path, data in contents(folder).items():
+                assert not any(secret in data for secret in held), f"{name}'s secret lies in {path}"
+
+
+def test_a_client_holds_the_common_key_and_its_own_share_of_a_committees(made):
+    name = made.deployment.root.name
+    for number in range(3):
+        folder = made.deployment.client(number) / "keys"
+        roles = {path.name for path in folder.iterdir()} if folder.exists() else set()
+        assert roles == {"plain": set(), "rlwe-threshold": {"clients", f"committee-{number}"}}.get(name, {"clients"})
+
+
+def test_each_client_has_an_identity_of_its_own(made):
+    keys = {(made.deployment.client(n) / "node.key").read_bytes() for n in range(3)}
+    nodes = [Node.read(made.deployment.client(n)) for n in range(3)]
+    assert len(keys) == 3 and [node.partition_id for node in nodes] == [0, 1, 2]
+    assert {node.app for node in nodes} == {made.app_sha256} and len(made.app_sha256) == 64
+    assert all(Path(node.settings).read_text() == made.deployment.settings.read_text() for node in nodes)
+
+
+def test_secret_files_are_their_owners_alone(made):
+    for path, data in contents(made.deployment.root).items():
+        if b"PRIVATE KEY" in data or path.suffix in (".key", ".secret"):
+            assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_ports_and_hosts_reach_the_files(tmp_path):
+    made = initialise(tmp_path / "it", load_config(None, SMALL), ["fl.example.org", "10.0.0.7"], 9000, 9001)
+    assert Node.read(made.deployment.client(0)).superlink == "fl.example.org:9000"
+    found = Deployment.open(tmp_path / "it")
+    assert (found.port, found.superlink_port) == (9000, 9001)
+    assert "127.0.0.1:9001" in (found.admin / "config.toml").read_text()
+
+
+def test_the_app_is_the_same_every_time(tmp_path):
+    one, two = (initialise(tmp_path / name, load_config(None, SMALL)).app_sha256 for name in "ab")
+    assert one == two
+
+
+@pytest.mark.parametrize(
+    ("settings", "hosts", "message"),
+    [
+        (["output.name=mine"], [], "a deployment has many"),
+        ([], ["bücher.example"], "ASCII host name"),
+    ],
+)
+def test_refuses_what_cannot_be_deployed(tmp_path, settings, hosts, message):
+    with pytest.raises(ConfigError, match=message):
+        initialise(tmp_path / "it", load_config(None, [*SMALL, *settings]), hosts)
+
+
+def test_never_overwrites_a_folder(tmp_path):
+    (tmp_path / "something").write_text("")
+    with pytest.raises(ConfigError, match="holds something already"):
+        initialise(tmp_path, load_config(None, SMALL))
