@@ -15,8 +15,9 @@ therefore first publish :func:`commitment` of their messages, and :func:`setup_f
 
 **Opening.** Member i sends ``c1 s_i + x_i`` (member 0 adds c0), with x_i the smudging of
 :mod:`crypto.rlwe.parameters`: all it ever sends is within statistical distance ``2^-smudging_bits`` of what follows
-from the opened sums. That counts `openings` rounds; a member refuses to answer beyond. As with every committee, a
-member cannot see whether a ciphertext is the sum of many clients; it answers one total a round only.
+from the opened sums, given that AES and BLAKE2b are pseudorandom. That counts `openings` rounds; a member refuses to
+answer beyond. As with every committee, a member cannot see whether a ciphertext is the sum of many clients; it answers
+one total a round only.
 """
 
 import hashlib
@@ -53,6 +54,8 @@ MIN_PARTIES, MAX_PARTIES = 2, 50
 OPENINGS = 1000
 #: Member, number of members.
 _SETUP = struct.Struct("<BB")
+#: What keyed BLAKE2b is used for when it derives smudging from a share and a total.
+_ANSWER = b"rlwe-answer/1"
 _SETUP_TAG = Tag(round=0, layout_hash=bytes(16), length=1)
 
 
@@ -123,13 +126,18 @@ class RlweThreshold(CommitteeSum, AdditiveRlwe):
                 "make new keys, or declare more openings"
             )
 
-    def member_secret(self, bundle: KeyBundle) -> RlweMultiplier:
+    def member_secret(self, bundle: KeyBundle) -> "MemberSecret":
         """See :meth:`crypto._committee.CommitteeSum.member_secret`."""
-        return secret_multiplier(self.parameters, bundle.secret)
+        return MemberSecret(bundle.secret, secret_multiplier(self.parameters, bundle.secret))
 
-    def partial_body(self, total: memoryview, secret: RlweMultiplier, member: int) -> bytes:
-        """See :meth:`crypto._committee.CommitteeSum.partial_body`."""
-        return self.partial_with(total, secret, member, os.urandom(SEED_BYTES))
+    def partial_body(self, total: memoryview, secret: "MemberSecret", member: int) -> bytes:
+        """See :meth:`crypto._committee.CommitteeSum.partial_body`.
+
+        The smudging follows from share and total: a member that is started again, or answers from another process,
+        sends the same bytes, and noise on one total never averages out.
+        """
+        seed = hashlib.blake2b(total, key=secret.seed, person=_ANSWER, digest_size=SEED_BYTES).digest()
+        return self.partial_with(total, secret.share, member, seed)
 
     def partial_with(self, total: memoryview, secret: RlweMultiplier, member: int, seed: bytes) -> bytes:
         """Return the partial decryption whose smudging comes from `seed`; the deterministic core, for tests."""
@@ -153,6 +161,14 @@ class RlweThreshold(CommitteeSum, AdditiveRlwe):
         out = np.empty(length)
         self.check_opened(*native_ring(self.parameters).decode(words, self.codec.step, out), count)
         return out
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSecret:
+    """A member's share, as a seed and ready to multiply."""
+
+    seed: bytes = field(repr=False)
+    share: RlweMultiplier = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
