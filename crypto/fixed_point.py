@@ -217,6 +217,17 @@ class FixedPoint:
         return total.astype(np.float64) * self.step
 
 
+def report_clipped(clipped: int, size: int, bound: float) -> None:
+    """Warn where more than :data:`CLIPPING_WARNING_SHARE` of the values were clipped."""
+    if clipped > CLIPPING_WARNING_SHARE * size:
+        logger.warning(
+            "%d of %d values lie outside the bound %g and were clipped; raise the bound or clip updates",
+            clipped,
+            size,
+            bound,
+        )
+
+
 def to_residues(values: NDArray[np.int64], modulus: int) -> NDArray[np.uint64]:
     """Return signed integers modulo `modulus` (2 to 2^64); negatives become ``modulus - abs(value)``."""
     _check_modulus(modulus)

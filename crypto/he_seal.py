@@ -7,7 +7,6 @@ nor plaintexts touch a disk. SEAL holds Python's global lock: threads give nothi
 Parameters, range, noise and what the keys protect: :mod:`crypto.bfv`.
 """
 
-import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -24,10 +23,8 @@ from crypto._memory_file import MemoryFile
 from crypto._sealed import Mode, SealedSum
 from crypto.base import Budget, FloatVector, Plan
 from crypto.errors import BackendUnavailable, IntegrityError, WireError
-from crypto.fixed_point import CLIPPING_WARNING_SHARE, FixedPoint, to_residues
+from crypto.fixed_point import FixedPoint, report_clipped, to_residues
 from crypto.keys import KeyBundle
-
-logger = logging.getLogger(__name__)
 
 
 def library() -> ModuleType:
@@ -126,13 +123,7 @@ class BfvSum(SealedSum):
 
     def report_clipped(self, clipped: int, size: int) -> None:
         """See :meth:`crypto._sealed.SealedSum.report_clipped`."""
-        if clipped > CLIPPING_WARNING_SHARE * size:
-            logger.warning(
-                "%d of %d values lie outside the bound %g and were clipped; raise the bound or clip updates",
-                clipped,
-                size,
-                self.plan.bound,
-            )
+        report_clipped(clipped, size, self.plan.bound)
 
 
 def ciphertext_lengths(ring: int, chain: Sequence[int], mode: Mode, kind: int) -> Lengths:

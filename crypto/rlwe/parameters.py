@@ -32,14 +32,14 @@ in all openings and a mean square noise of V, ``2^w >= 2^(smudging_bits - 1) sqr
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil, log, log2, sqrt
+from math import ceil, log2, sqrt
 
 from crypto import wire
 from crypto._sealed import Mode
 from crypto.base import Budget, Plan
 from crypto.errors import BudgetExceeded
 from crypto.fixed_point import FixedPoint
-from crypto.lattice import ERROR_STD, FAILURE_LOG2, batching_prime_below, max_modulus_bits, security_bits
+from crypto.lattice import ERROR_STD, FAILURE_LOG2, batching_prime_below, max_modulus_bits, security_bits, tail
 
 #: Rings of sums with one key holder, smallest first; a committee's noise needs the largest.
 RINGS = (1024, 2048)
@@ -59,9 +59,6 @@ NORM_EXCESS = 1.4
 
 #: Fisher information of a smudging coefficient times its variance, at most; a test computes it.
 SMUDGE_INFORMATION = 1.01
-
-#: Bits of one value, sign included, unless told otherwise.
-VALUE_BITS = 22
 
 #: Statistical distance of all partial decryptions of a key, as an exponent, unless told otherwise.
 SMUDGING_BITS = 40
@@ -131,12 +128,12 @@ class RlweParameters:
     def noise_bound(self, count: int) -> float:
         """Return what the noise of an opened sum of `count` vectors stays below, but for 2^-40 a ciphertext."""
         if self.mode == "symmetric":
-            bound = deviations(self.ring, FAILURE_LOG2) * sqrt(noise_variance(self.ring, self.mode, count))
+            bound = tail(self.ring, FAILURE_LOG2) * sqrt(noise_variance(self.ring, self.mode, count))
             return min(bound, LARGEST_ERROR * count)
         variance = noise_variance(self.ring, self.mode, count, self.parties)
         if self.parties > 1:
             variance += self.parties * 4.0**self.smudge_bits
-        return deviations(self.ring, FAILURE_LOG2 - 1) * sqrt(variance)
+        return tail(self.ring, FAILURE_LOG2 - 1) * sqrt(variance)
 
 
 def noise_variance(ring: int, mode: Mode, count: int, parties: int = 1) -> float:
@@ -144,18 +141,6 @@ def noise_variance(ring: int, mode: Mode, count: int, parties: int = 1) -> float
     if mode == "symmetric":
         return ERROR_STD**2 * count
     return ERROR_STD**2 * count * (1 + NORM_EXCESS * 4 / 3 * parties * ring)
-
-
-def deviations(coefficients: int, failure_log2: float) -> float:
-    """Return z with ``2 * coefficients * exp(-z^2 / 2) = 2^failure_log2``."""
-    return sqrt(2 * (log(2.0 * coefficients) - failure_log2 * log(2.0)))
-
-
-def codec(plan: Plan, value_bits: int, stochastic: bool) -> FixedPoint:
-    """Return the finest fixed point whose values, sign included, take at most `value_bits` bits."""
-    return FixedPoint.fitting(
-        bound=plan.bound, clients=1, ring_bits=value_bits, max_fraction_bits=64, stochastic=stochastic
-    )
 
 
 def fit(plan: Plan, fixed: FixedPoint, mode: Mode = "symmetric", ring: int | None = None) -> RlweParameters:

@@ -8,7 +8,6 @@ What is constant-time: samplers, transforms, rounding and packing are written wi
 depends on a secret or a value (docs/rlwe.md says what that rests on); expanding the public half need not be.
 """
 
-import logging
 import os
 from copy import copy
 from functools import cached_property
@@ -20,8 +19,9 @@ from numpy.typing import NDArray
 from crypto import wire
 from crypto._sealed import Mode, check_count, check_length
 from crypto.base import Adder, Budget, FloatVector, Opener, Plan, Sealer, Tag
+from crypto.bfv import VALUE_BITS, codec
 from crypto.errors import EmptySum, IntegrityError, KeyMismatch, WireError
-from crypto.fixed_point import CLIPPING_WARNING_SHARE, FixedPoint
+from crypto.fixed_point import FixedPoint, report_clipped
 from crypto.keys import CLIENTS, SERVER, KeyBundle, KeyedSum, key_id
 from crypto.plain import check_finite, check_vector
 from crypto.prg import RLWE, stream_key
@@ -40,8 +40,6 @@ from crypto.rlwe.engine import (
     secret_multiplier,
 )
 from crypto.rlwe.parameters import SEED_BYTES, RlweParameters
-
-logger = logging.getLogger(__name__)
 
 
 class AdditiveRlwe(KeyedSum):
@@ -137,14 +135,14 @@ class RlweSum(AdditiveRlwe):
         self,
         plan: Plan,
         *,
-        value_bits: int = rlwe.VALUE_BITS,
+        value_bits: int = VALUE_BITS,
         mode: Mode = "symmetric",
         stochastic: bool = True,
         ring: int | None = None,
     ) -> None:
         self.plan = plan
         self.mode = mode
-        self.codec = rlwe.codec(plan, value_bits, stochastic)
+        self.codec = codec(plan, value_bits, stochastic)
         self.parameters = rlwe.fit(plan, self.codec, mode, ring)
 
     def make_keys(self) -> tuple[KeyBundle, KeyBundle]:
@@ -207,13 +205,7 @@ class RlweSealer(Sealer):
         narrow = vector.dtype == np.float32
         values: Any = np.ascontiguousarray(vector, np.float32 if narrow else np.float64)
         body, self._clipped = self._encryptor.encrypt(values, self._sum.codec, seeds, isa)
-        if self._clipped > CLIPPING_WARNING_SHARE * vector.size:
-            logger.warning(
-                "%d of %d values lie outside the bound %g and were clipped; raise the bound or clip updates",
-                self._clipped,
-                vector.size,
-                self._sum.plan.bound,
-            )
+        report_clipped(self._clipped, vector.size, self._sum.plan.bound)
         return wire.encode(self._sum.header(tag), wire.PART, 1, body)
 
 

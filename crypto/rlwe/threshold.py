@@ -33,6 +33,7 @@ from crypto import wire
 from crypto._committee import CommitteeSum
 from crypto._native import RlweMultiplier
 from crypto.base import Plan, Tag
+from crypto.bfv import VALUE_BITS, codec
 from crypto.errors import InputError, IntegrityError, ReplayError, WireError
 from crypto.keys import CLIENTS, SERVER, KeyBundle, committee, key_id
 from crypto.prg import RLWE_SMUDGE, stream_key
@@ -83,7 +84,7 @@ class RlweThreshold(CommitteeSum, AdditiveRlwe):
         parties: int,
         *,
         openings: int = OPENINGS,
-        value_bits: int = rlwe.VALUE_BITS,
+        value_bits: int = VALUE_BITS,
         smudging_bits: int = rlwe.SMUDGING_BITS,
         stochastic: bool = True,
     ) -> None:
@@ -95,7 +96,7 @@ class RlweThreshold(CommitteeSum, AdditiveRlwe):
         self.parties = parties
         self.openings = openings
         self.mode = "public"
-        self.codec = rlwe.codec(plan, value_bits, stochastic)
+        self.codec = codec(plan, value_bits, stochastic)
         # Rounds count from 0 or 1: one more is counted.
         self.parameters = rlwe.fit_committee(plan, self.codec, parties, openings + 1, smudging_bits)
 

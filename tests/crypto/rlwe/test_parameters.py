@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crypto.base import Plan
+from crypto.bfv import codec
 from crypto.errors import BudgetExceeded
-from crypto.lattice import is_prime, max_modulus_bits
+from crypto.lattice import is_prime, max_modulus_bits, tail
 from crypto.rlwe import reference
 from crypto.rlwe.parameters import (
     COMMITTEE_RINGS,
@@ -18,8 +19,6 @@ from crypto.rlwe.parameters import (
     NORM_EXCESS,
     RINGS,
     RlweParameters,
-    codec,
-    deviations,
     fit,
     fit_committee,
     noise_variance,
@@ -89,7 +88,7 @@ def test_bounds_on_norms_hold_but_for_2_to_the_minus_46() -> None:
 
 
 def test_deviations_solve_the_union_bound() -> None:
-    z = deviations(2048, -40)
+    z = tail(2048, -40)
     assert log2(2 * 2048 * exp(-z * z / 2)) == pytest.approx(-40)
 
 
