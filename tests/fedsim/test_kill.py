@@ -4,16 +4,19 @@ import multiprocessing
 import os
 import shutil
 import signal
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+import fedsim.runner as runner
 from crypto.errors import BackendUnavailable
 from crypto.he_seal import library
 from fedsim.config import load_config
 from fedsim.errors import FedsimError
 from fedsim.keystore import kept_at
 from fedsim.measure.ledger import Ledger
+from fedsim.protections import KeyRing
 from fedsim.runner import simulate
 
 SMALL = [
@@ -62,14 +65,14 @@ def killed_at(folder: Path, more: list[str], moment: str, at: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     if moment == "training":
-        inner = client_app._train
+        inner = client_app.app._registered_funcs["train.default"]
 
-        def training(site, client, server_round, *rest):
-            if (server_round, client) == (at, 2):
+        def training(message, context):
+            if (int(message.metadata.group_id), context.node_config["partition-id"]) == (at, 2):
                 die()
-            return inner(site, client, server_round, *rest)
+            return inner(message, context)
 
-        client_app._train = training
+        client_app.app._registered_funcs["train.default"] = training
     elif moment in ("before the checkpoint", "after the checkpoint"):
         save = recorder.Recorder.save
 
@@ -201,11 +204,23 @@ def test_a_new_run_of_the_name_of_one_whose_folder_is_gone_has_keys_of_its_own(p
 @needs_seal
 @pytest.mark.parametrize("strategy", ["fedprox", "fedluar", "dictpfl"])
 @pytest.mark.parametrize("protection", ["plain", "bfv", "rlwe"])
-def test_strategies_resume_under_protections_that_only_clients_open(processes, tmp_path, strategy, protection):
+def test_strategies_resume_under_protections_that_only_clients_open(
+    processes, tmp_path, monkeypatch, strategy, protection
+):
     more = [f"strategy.name={strategy}", f"protection.name={protection}", "model.options.hidden=[16, 16]"]
     if protection != "plain":
         more.append("protection.rounding=nearest")
     if strategy == "fedluar":
         more.append("strategy.delta=1")
     cut(processes, tmp_path, more, "training", 3)
+    if protection != "plain":
+        # Clients that hold the model draw from their common key, so that the whole run must have the same.
+        shutil.copytree(kept_at(tmp_path / "cut"), tmp_path / "same")
+
+        @contextmanager
+        def same_keys(*_):
+            shutil.copytree(tmp_path / "same", tmp_path / "again", dirs_exist_ok=True)
+            yield KeyRing(*(str(tmp_path / "again" / side) for side in ("server", "clients")))
+
+        monkeypatch.setattr(runner, "fresh_keys", same_keys)
     same_run(tmp_path, more)
