@@ -4,7 +4,6 @@ The figures are formulas over sizes that are known (model, data, the secure sum'
 meant to be right within a factor of three and to err on the high side. What does not fit is refused with the remedy.
 """
 
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import psutil
 
 from crypto import BudgetExceeded
 from fedsim.site import Site, secure_plan
+from fedsim.workers import kinds_of
 
 #: A process with torch, Flower and the data's libraries loaded; Ray's own processes beside the workers.
 _PROCESS_BYTES = 400 * 10**6
@@ -179,4 +179,4 @@ def _mb(size: int) -> str:
 
 def workers_of(site: Site) -> int:
     """Return how many processes would run clients under Ray."""
-    return site.config.engine.workers or os.cpu_count() or 1
+    return sum(kind.count for kind in kinds_of(site.config)[0])

@@ -29,6 +29,7 @@ from fedsim.protections import KeyRing, fresh_keys, with_interpreter
 from fedsim.server_app import Outcome, folder_path, new_folder, serve_in
 from fedsim.simulation.grid import SimulationGrid
 from fedsim.site import Site, secure_plan, server_site_of, site_of
+from fedsim.workers import kinds_of
 from strategies.records import NamedArrays, model_bytes, model_from_bytes
 
 log = logging.getLogger(__name__)
@@ -273,6 +274,7 @@ def _grid(engine: str, site: Site, keys: KeyRing, cohort: bool) -> SimulationGri
 
     address = config.engine.ray_address
     try:
+        kinds, clients = kinds_of(config)
         return RayGrid(
             "fedsim.client_app:app",
             node_configs=configs,
@@ -280,7 +282,8 @@ def _grid(engine: str, site: Site, keys: KeyRing, cohort: bool) -> SimulationGri
             seed=config.seed,
             threads=threads,
             cohort=cohort,
-            workers=config.engine.workers or os.cpu_count() or 1,
+            kinds=kinds,
+            client_kinds=clients,
             address=address,
         )
     except Exception as error:

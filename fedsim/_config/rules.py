@@ -42,6 +42,13 @@ LOGGERS = frozenset({"tensorboard", "wandb", "mlflow"})
 _PRESETS = "the presets are: " + ", ".join(PRESETS)
 
 
+def _good_share(share: Any) -> bool:
+    if not isinstance(share, tuple) or len(share) != 4 or any(isinstance(n, bool | str) for n in share):
+        return False
+    cpus, gpus, memory_mb, workers = share
+    return cpus > 0 and gpus >= 0 and all(isinstance(n, int) and n >= 0 for n in (memory_mb, workers))
+
+
 def _bad_options(c: Settings) -> bool:
     strategy = c.strategy
     return isinstance(strategy, FlwrStrategyConfig) and not set(strategy.options) <= set(
@@ -365,6 +372,18 @@ RULES: tuple[Rule, ...] = (
         lambda c: bool(c.faults.clients) and c.strategy.name.startswith("flwr:"),
         "drills act on our strategies' replies, which {strategy.name} does not use",
         "use a strategy of ours, or federation-wide faults.dropout",
+    ),
+    Rule(
+        ("engine.shares",),
+        lambda c: not all(_good_share(share) for share in c.engine.shares.values()),
+        "each is a list of four numbers: CPUs above 0, GPUs, whole MB and workers from 0",
+        "write for instance phone-low = [0.5, 0, 500, 2]",
+    ),
+    Rule(
+        ("engine.shares", "engine.name"),
+        lambda c: bool(c.engine.shares) and c.engine.name != "ray",
+        "only Ray has workers of unequal size",
+        "set engine.name = ray",
     ),
     Rule(
         ("output.loggers",),

@@ -157,7 +157,16 @@ class EngineConfig(Section):
         default="auto",
         description="auto picks inline for small jobs and ray otherwise; flower is Flower's own engine",
     )
-    workers: Count | None = Field(default=None, description="worker processes; not set: one a core")
+    workers: Count | None = Field(default=None, description="worker processes; not set: as many as fit")
+    cpus_per_worker: Positive = Field(default=1.0, description="ray: share of the CPUs of one worker")
+    gpus_per_worker: NotNegative = Field(default=0.0, description="ray: share of a GPU of one worker")
+    worker_memory_mb: Count | None = Field(
+        default=None, description="ray: memory that is set aside for each worker; not set: none"
+    )
+    shares: Options = Field(
+        default={},
+        description="ray: tier of devices = [CPUs, GPUs, MB, workers] for its clients; 0 workers: as many as fit",
+    )
     threads_per_worker: Threads = Field(default=1, description="threads of torch and OpenMP in a worker")
     shortage: Literal["refuse", "warn"] = Field(
         default="refuse", description="where memory, shared memory or disk look too small for the run"

@@ -7,7 +7,7 @@ job that was running: only that one is suspect, the others are sent again as the
 import itertools as it
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -70,6 +70,9 @@ class JobHandler(Protocol):
     def died(self, job: Job, cause: str) -> list[Message]:
         """Return the replies of a single client whose worker died twice."""
 
+    def kind(self, message: Message) -> int:
+        """Return the number of the kind of workers that runs a message's client."""
+
     def late(self, job: Job, partial: Result | None) -> list[Message]:
         """Return the replies of a job at the deadline, given what is known of it."""
 
@@ -80,6 +83,8 @@ class JobHandler(Protocol):
 @dataclass(eq=False, slots=True)
 class _Worker:
     actor: Any
+    kind: int
+    spawn: Callable[[], Any]
     jobs: "dict[Any, Job]" = field(default_factory=dict)
 
 
@@ -87,14 +92,13 @@ class WorkerPool:
     """A fixed number of workers; dead ones are replaced.
 
     Args:
-        spawn: Start a worker and return its actor handle, without waiting for it.
-        count: Number of workers.
+        spawns: For each worker the number of its kind, and what starts it and returns its actor handle at once.
         handler: The owner.
     """
 
-    def __init__(self, spawn: Callable[[], Any], count: int, handler: JobHandler) -> None:
-        self._spawn, self._handler = spawn, handler
-        self._workers = [_Worker(spawn()) for _ in range(count)]
+    def __init__(self, spawns: Sequence[tuple[int, Callable[[], Any]]], handler: JobHandler) -> None:
+        self._handler = handler
+        self._workers = [_Worker(spawn(), kind, spawn) for kind, spawn in spawns]
         self._numbers = it.count(1)
 
     @property
@@ -108,8 +112,12 @@ class WorkerPool:
         return sum(len(worker.jobs) for worker in self._workers)
 
     def submit(self, job: Job) -> None:
-        """Give the job to the worker with the fewest."""
-        worker = min(self._workers, key=lambda w: len(w.jobs))
+        """Give the job to the worker with the fewest of its clients' kind; one of several kinds is cut."""
+        kinds = {self._handler.kind(message) for message in job.messages}
+        if len(kinds) > 1:
+            self._split(job)
+            return
+        worker = min((w for w in self._workers if w.kind in kinds), key=lambda w: len(w.jobs))
         job.number = next(self._numbers)
         worker.jobs[worker.actor.run.remote(*self._handler.encode(job))] = job
 
@@ -217,4 +225,4 @@ class WorkerPool:
 
     def _replace(self, worker: _Worker) -> None:
         ray.kill(worker.actor)
-        worker.actor, worker.jobs = self._spawn(), {}
+        worker.actor, worker.jobs = worker.spawn(), {}

@@ -16,6 +16,7 @@ from fedsim.simulation.grid import FaultCode, Reducer, SimulationGrid
 from fedsim.simulation.pool import Job, WorkerPool
 from fedsim.simulation.ray_session import RaySession, uninterrupted
 from fedsim.simulation.ray_worker import Head, RayWorker, Result, Task
+from fedsim.simulation.shares import WorkerKind
 from fedsim.simulation.transit import Packed, own_content, pack, raw_data, record_bytes, unpack
 
 # Below this a record travels inside the task: Ray would send a small object along with the call anyway.
@@ -39,6 +40,9 @@ class RayGrid(SimulationGrid):
         workers: Number of worker processes.
         worker_cpus: CPUs of one worker, may be a fraction.
         worker_gpus: GPUs of one worker, may be a fraction.
+        kinds: Workers of unequal size, counts settled, instead of the three arguments before.
+        client_kinds: For each client, by partition id, the kind that runs it; all the first if left out. A batch of
+            clients of several kinds is cut, and folded here.
         address: Of a Ray cluster; default ``RAY_ADDRESS``, or a private Ray on this machine.
         store_bytes: Object store of a private Ray.
         start_timeout_s: Limit for the workers to load the app.
@@ -60,6 +64,8 @@ class RayGrid(SimulationGrid):
         workers: int = 2,
         worker_cpus: float = 1.0,
         worker_gpus: float = 0.0,
+        kinds: Sequence[WorkerKind] = (),
+        client_kinds: Sequence[int] = (),
         address: str | None = None,
         store_bytes: int | None = None,
         start_timeout_s: float = 300.0,
@@ -72,8 +78,9 @@ class RayGrid(SimulationGrid):
         super().__init__(
             client_app, node_configs=node_configs, run_config=run_config, seed=seed, threads=threads, cohort=cohort
         )
-        self._count = workers
-        self._resources = {"CPU": worker_cpus, "GPU": worker_gpus}
+        self._kinds = list(kinds) or [WorkerKind("", worker_cpus, worker_gpus, 0, workers)]
+        self._count = sum(kind.count for kind in self._kinds)
+        self._client_kinds = dict(zip(self._node_list, client_kinds or [0] * len(self._node_list), strict=True))
         self._states: dict[int, Packed] = {}
         self._busy: Counter[int] = Counter()
         self._broadcast = _Broadcast()
@@ -85,10 +92,11 @@ class RayGrid(SimulationGrid):
         self._pool: WorkerPool | None = None
         self._session: RaySession | None = None
         try:
-            cpus = max(1, round(workers * worker_cpus + 0.499))
+            cpus = max(1, round(sum(kind.count * kind.cpus for kind in self._kinds) + 0.499))
             self._session = RaySession(cpus=cpus, threads=threads, address=address, store_bytes=store_bytes)
             self._store_bytes = int(self._check_room().get("object_store_memory", 0)) or 2**30
-            self._pool = WorkerPool(self._spawner(), workers, self)
+            spawns = [(n, self._spawner(kind)) for n, kind in enumerate(self._kinds) for _ in range(kind.count)]
+            self._pool = WorkerPool(spawns, self)
             self._await_workers(start_timeout_s)
         except BaseException:
             self.close()
@@ -98,19 +106,22 @@ class RayGrid(SimulationGrid):
 
     def _check_room(self) -> dict[str, float]:
         total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        for name, each in self._resources.items():
-            if each * self._count > total.get(name, 0.0) + 1e-9:
+        for name in ("CPU", "GPU", "memory"):
+            wanted = sum(kind.count * kind.needs()[name] for kind in self._kinds)
+            if wanted > total.get(name, 0.0) + 1e-9:
+                each = wanted / self._count
                 raise ValueError(
                     f"{self._count} workers of {each:g} {name}: the cluster has {total.get(name, 0.0):g} {name}; "
                     f"use at most {int(total.get(name, 0.0) / each)} workers or a smaller share each"
                 )
         return total
 
-    def _spawner(self) -> Any:
+    def _spawner(self, kind: WorkerKind) -> Any:
         assert self._session is not None
         options: dict[str, Any] = {
-            "num_cpus": self._resources["CPU"],
-            "num_gpus": self._resources["GPU"],
+            "num_cpus": kind.cpus,
+            "num_gpus": kind.gpus,
+            **({"memory": kind.memory_bytes} if kind.memory_bytes else {}),
             "max_restarts": 0,
             "concurrency_groups": {"progress": 1},
         }
@@ -292,6 +303,10 @@ class RayGrid(SimulationGrid):
             f"if memory ran out, use fewer workers or a smaller model. Ray says: {cause}"
         )
         return [self._fault(FaultCode.DIED, message, what) for message in job.messages]
+
+    def kind(self, message: Message) -> int:
+        """See :class:`fedsim.simulation.pool.JobHandler`."""
+        return self._client_kinds[message.metadata.dst_node_id]
 
     def late(self, job: Job, partial: Result | None) -> list[Message]:
         """See :class:`fedsim.simulation.pool.JobHandler`."""

@@ -207,6 +207,8 @@ BREAKERS = [
     ["faults.nan=[2]", "faults.stale=[2]"],
     ["faults.wrong_key=[2]"],
     ["faults.nan=[2]", "strategy.name=flwr:FedAvg"],
+    ["engine.name=ray", "engine.shares.laptop=[1, 0, 0.5, 2]"],
+    ["engine.shares.laptop=[1, 0, 500, 2]"],
     ["output.loggers=['matlab']"],
     ["engine.name=inline", "engine.workers=2"],
     ["engine.name=inline", "engine.ray_address=ray://host:10001"],
