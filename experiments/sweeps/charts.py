@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from experiments.sweeps.statistics import Cell, mean
+from experiments.sweeps.statistics import Cell, mean, word
 from fedsim.measure import units
 from fedsim.measure.ledger import PHASES
 from fedsim.measure.pages import Bars, Chart, Heat, Line, Lines
@@ -60,7 +60,7 @@ def _panels(cells: Sequence[Cell]) -> list[tuple[str, list[Cell]]]:
     compared = _first_telling(cells, keys) if not arms else ""
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
-        other = [f"{k.split('.')[-1]} {v}" for k, v in cell.values.items() if k != compared and v and _varies(cells, k)]
+        other = [word(k, v) for k, v in cell.values.items() if k != compared and v and _varies(cells, k)]
         groups.setdefault(", ".join(other), []).append(cell)
     return list(groups.items())
 

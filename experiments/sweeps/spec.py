@@ -219,9 +219,9 @@ def _trials(data: Mapping[str, Any], base: RunConfig) -> Iterator[Trial]:
     points = [dict(zip(grid, values, strict=True)) for values in it.product(*grid.values())]
     draws = _draws(data.get("random", {}), head.get("samples", 1), head.get("seed", 0))
     for arm, point, draw in it.product(arms, points, draws):
-        values = {**arm["set"], **point, **draw}
+        values, told = {**arm["set"], **point, **draw}, [*point, *draw]
         for seed in head.get("seeds", [1]):
-            yield _trial(arm["name"], seed, values, base)
+            yield _trial(arm["name"], seed, values, told, base)
 
 
 def _draws(laws: Mapping[str, Any], samples: int, seed: int) -> list[dict[str, Any]]:
@@ -242,12 +242,12 @@ def _draw(law: Any, rng: np.random.Generator) -> Any:
     return float(f"{rng.uniform(low, high):.4g}")
 
 
-def _trial(arm: str, seed: int, values: dict[str, Any], base: RunConfig) -> Trial:
-    digest = hashlib.sha256(
-        json.dumps([arm, values, base.model_dump(mode="json")], sort_keys=True).encode()
-    ).hexdigest()
-    words = [arm] if arm else [f"{key.split('.')[-1]}-{value}" for key, value in values.items()]
-    words += [str(value) for key, value in values.items() if arm and "." in key and key.split(".")[-1] != "name"]
+def _trial(arm: str, seed: int, values: dict[str, Any], told: list[str], base: RunConfig) -> Trial:
+    """Return a trial; its name tells the arm and the values of the keys `told`."""
+    # Settings that stand at their defaults do not count, so that a newer program with more of them finds its trials.
+    own = base.model_dump(mode="json", exclude_defaults=True)
+    digest = hashlib.sha256(json.dumps([arm, values, own], sort_keys=True).encode()).hexdigest()
+    words = ([arm] if arm else []) + [f"{key.split('.')[-1]}-{values[key]}".removeprefix("name-") for key in told]
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(words))[:60].strip("-_.") or "run"
     name = f"{name}-{digest[:6]}-s{seed}"
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-__all__ = ["Cell", "Mean", "cells_of", "common_target", "mean", "ratio", "to_reach"]
+__all__ = ["Cell", "Mean", "cells_of", "common_target", "mean", "ratio", "to_reach", "word"]
 
 Row = dict[str, Any]
 CONFIDENCE = 0.95
@@ -81,9 +81,15 @@ def cells_of(rows: Sequence[Row]) -> list[Cell]:
     for (arm, *texts), members in groups.items():
         values = dict(zip(keys, texts, strict=True))
         words = [arm] if arm else []
-        words += [f"{key.split('.')[-1]} {values[key]}" for key in telling if values[key]]
+        words += [word(key, values[key]) for key in telling if values[key]]
         found.append(Cell(", ".join(words) or "run", arm, values, members))
     return found
+
+
+def word(key: str, value: str) -> str:
+    """Return a key and its value in short: ``alpha 0.1``, but ``bfv`` alone for a name."""
+    last = key.split(".")[-1]
+    return value if last == "name" else f"{last} {value}"
 
 
 def _tells(rows: Sequence[Row], key: str) -> bool:
