@@ -47,6 +47,9 @@ ARMS: dict[str, list[str]] = {
 }
 
 
+_TURN = ("download", "train", "seal", "upload")
+
+
 @dataclass(frozen=True)
 class Row:
     """One run.
@@ -58,6 +61,7 @@ class Row:
         best: the best of the evaluated rounds.
         round_s: mean virtual seconds of a round after the first, in which embeddings travel.
         spread: mean over those rounds of the slowest client's seconds over the fastest's.
+        train_s, train_spread: the same of the computing alone.
         peak_first_bytes, peak_last_bytes: counted training memory of the first and of the last client, mean of rounds.
         upload_bytes, download_bytes: of all clients and rounds, on the wire.
         gflop: of all clients' training.
@@ -71,6 +75,8 @@ class Row:
     best: float
     round_s: float
     spread: float
+    train_s: float
+    train_spread: float
     peak_first_bytes: int
     peak_last_bytes: int
     upload_bytes: int
@@ -93,8 +99,7 @@ def run_arm(config: Path, arm: str, seed: int, work: Path, more: Sequence[str] =
         rounds=max(ledger.rounds()),
         accuracy=round(result.metrics["server_accuracy"], 4),
         best=round(best_accuracy(result.folder), 4),
-        round_s=round(float(np.mean([max(each) for each in turns(table)])), 3),
-        spread=round(float(np.mean([max(each) / min(each) for each in turns(table)])), 3),
+        **times(table),
         peak_first_bytes=peak(table, 0),
         peak_last_bytes=peak(table, int(pc.max(table["client"]).as_py())),
         upload_bytes=ledger.upload_bytes(),
@@ -106,9 +111,19 @@ def run_arm(config: Path, arm: str, seed: int, work: Path, more: Sequence[str] =
     return row
 
 
-def turns(table: pa.Table) -> list[list[float]]:
-    """Return the virtual seconds of each client's training turn, by round after the first."""
-    phases = pc.is_in(table["phase"], pa.array(["download", "train", "seal", "upload"]))
+def times(table: pa.Table) -> dict[str, float]:
+    """Return the seconds and spreads of :class:`Row`."""
+    found = {}
+    for name, spread, phases in (("round_s", "spread", _TURN), ("train_s", "train_spread", ("train",))):
+        each = turns(table, phases)
+        found[name] = round(float(np.mean([max(seconds) for seconds in each])), 3)
+        found[spread] = round(float(np.mean([max(seconds) / min(seconds) for seconds in each])), 3)
+    return found
+
+
+def turns(table: pa.Table, names: Sequence[str]) -> list[list[float]]:
+    """Return the virtual seconds that each client's turn spends in these phases, by round after the first."""
+    phases = pc.is_in(table["phase"], pa.array(names))
     kept = table.filter(pc.and_(phases, pc.and_(pc.greater_equal(table["client"], 0), pc.greater(table["round"], 1))))
     sums: dict[int, dict[int, float]] = {}
     for each in kept.select(["round", "client", "virtual_s"]).to_pylist():

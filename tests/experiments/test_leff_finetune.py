@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from experiments.leff.finetune import ARMS, Row, interval, peak, read, run_arm, turns
+from experiments.leff.finetune import ARMS, Row, interval, peak, read, run_arm, times, turns
 from experiments.leff.pretrain import pretrain
 from fedsim.config import load_config
 from strategies.records import model_bytes
@@ -32,7 +32,8 @@ def test_turns_add_up_phases_and_leave_out_the_first_round_and_the_server():
         (3, 0, "train", 4.0, 20),
         (3, 0, "evaluate", 8.0, 0),
     )
-    assert turns(table) == [[3.0, 5.0], [4.0]]
+    assert turns(table, ("download", "train", "upload")) == [[3.0, 5.0], [4.0]]
+    assert times(table) == {"round_s": 4.5, "spread": 1.333, "train_s": 4.5, "train_spread": 1.75}
     assert peak(table, 0) == 10 and peak(table, 1) == 30
 
 
@@ -45,8 +46,8 @@ def test_intervals_are_students():
 def test_rows_are_read_as_they_were_written(tmp_path):
     assert read(tmp_path / "none.csv") == []
     names = list(Row.__dataclass_fields__)
-    (tmp_path / "t.csv").write_text(",".join(names) + "\nleff,1,2,0.5,0.6,1.5,2.5,3,4,5,6,7.5,8.5\n")
-    assert read(tmp_path / "t.csv") == [Row("leff", 1, 2, 0.5, 0.6, 1.5, 2.5, 3, 4, 5, 6, 7.5, 8.5)]
+    (tmp_path / "t.csv").write_text(",".join(names) + "\nleff,1,2,0.5,0.6,1.5,2.5,1.0,2.0,3,4,5,6,7.5,8.5\n")
+    assert read(tmp_path / "t.csv") == [Row("leff", 1, 2, 0.5, 0.6, 1.5, 2.5, 1.0, 2.0, 3, 4, 5, 6, 7.5, 8.5)]
 
 
 @pytest.mark.parametrize("config", [DIGITS, MINILM])
