@@ -378,12 +378,15 @@ class LEFF(FederatedStrategy):
     # ----------------------------------------------------------------- checkpoints
 
     def state_dict(self) -> dict[str, NDArray[np.generic]]:
-        """The students that the next round's go on from; the draws follow from seed and round."""
-        return self.compressor.state_dict()
+        """The students that the next round's go on from, and stated capacities; draws follow from seed and round."""
+        stated = np.array(sorted(self.stated.items()), np.int64).reshape(-1, 2)
+        return self.compressor.state_dict() | ({"stated": stated} if len(stated) else {})
 
     def load_state_dict(self, state: dict[str, NDArray[np.generic]]) -> None:
         """See :meth:`~strategies.base.FederatedStrategy.load_state_dict`."""
-        self.compressor.load_state_dict(state, checked(self.model).blocks)
+        students = {key: array for key, array in state.items() if key != "stated"}
+        self.compressor.load_state_dict(students, checked(self.model).blocks)
+        self.stated = {int(client): int(blocks) for client, blocks in state.get("stated", [])}
 
 
 _PROXY = 0x4C454650

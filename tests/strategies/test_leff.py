@@ -492,3 +492,6 @@ def test_a_stated_capacity_comes_with_the_replies_and_nonsense_is_ignored(toy_gr
     strategy = make_server(start)
     strategy.start(toy_grid(2, app), model_record(NamedArrays(state_arrays(start))), num_rounds=2)
     assert [len(a.blocks) for a in strategy.assigned.values()] == want
+    resumed = make_server(start)
+    resumed.load_state_dict(strategy.state_dict())
+    assert resumed.stated == strategy.stated
