@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fedsim._cli.exits import exits
+from fedsim._cli.exits import exits, stoppable
 from fedsim.errors import OK, UNAVAILABLE
 
 app = typer.Typer(
@@ -96,7 +96,7 @@ def run(
     from fedsim.deploy.control import Control, await_nodes
     from fedsim.deploy.folder import Deployment
 
-    with exits():
+    with exits(), stoppable():
         deployment = Deployment.open(folder)
         if not direct:
             more = ["--resume", resume] if resume else []

@@ -80,6 +80,10 @@ class Federation:
                 start_new_session=True,
             )
 
+    def start_run(self) -> None:
+        """Start a run and do not wait for it."""
+        self._start("run", "deploy", "run", self.root, "--direct", "--wait", "400")
+
     def run(self, *more: str) -> "subprocess.CompletedProcess[str]":
         """Start a run and wait for its end."""
         return run_fedsim("deploy", "run", self.root, "--direct", *more)

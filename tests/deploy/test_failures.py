@@ -1,7 +1,6 @@
 """A client that dies in the middle of a run, and comes back; a run that is resumed after the server went down."""
 
 import re
-import threading
 
 import pytest
 
@@ -9,14 +8,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 #: Many short rounds, so that some lie before, during and after the absence.
 LONG = ("federation.rounds=400", "federation.min_replies=2", "federation.deadline_s=20.0", "output.report=false")
-
-
-def start_run(federation, *more):
-    """Start a run in a thread; returns the thread, and the list that its result is put into."""
-    done = []
-    thread = threading.Thread(target=lambda: done.append(federation.run(*more)), daemon=True)
-    thread.start()
-    return thread, done
 
 
 def rounds_done(federation):
@@ -32,7 +23,7 @@ def test_a_killed_client_is_left_out_and_rejoins_under_its_number(nginx, federat
         found.start_server()
         for number in range(3):
             found.start_client(number)
-        start_run(found)
+        found.start_run()
         wait_for(lambda: len(rounds_done(found)) > 2, 400, found.logs)
         assert set(rounds_done(found)) == {3}
         found.kill("client-1")
@@ -49,7 +40,7 @@ def test_a_run_whose_server_went_down_is_resumed(nginx, federations, tmp_path, w
         found.start_server()
         for number in range(3):
             found.start_client(number)
-        start_run(found)
+        found.start_run()
         wait_for(lambda: len(rounds_done(found)) > 2, 400, found.logs)
         found.stop("server")
         before = len(rounds_done(found))

@@ -79,13 +79,17 @@ count() { # bytes that all clients' network interfaces have received or sent
     for id in $(compose ps -q client); do docker exec "$id" cat "/sys/class/net/eth0/statistics/$1_bytes"; done | awk '{ n += $1 } END { print n }'
 }
 up=$(count tx) down=$(count rx)
+python3 "$here/eavesdrop.py" listen "$folder/heard" &
+ear=$!
 "$fedsim" deploy run "$folder"
+kill $ear
 up=$(($(count tx) - up)) down=$(($(count rx) - down))
 compose logs --no-color --no-log-prefix proxy >"$folder/state/traffic.log"
 run=$(find "$folder/runs" -mindepth 1 -maxdepth 1 -type d)
 "$fedsim" deploy traffic "$run" "$folder/state/traffic.log"
 printf '%-28s%14d%14d\n' "clients' interfaces" "$up" "$down"
 "$(dirname "$fedsim")/python" "$here/same_as_simulation.py" "$folder" "$run" "$up" "$down"
+python3 "$here/eavesdrop.py" search "$folder/heard" "$folder/runs" "$folder/out"
 "$fedsim" deploy down "$folder"
 [ -z "$(docker ps -q --filter label=com.docker.compose.project=$COMPOSE_PROJECT_NAME)" ]
 say "down; PASSED"
