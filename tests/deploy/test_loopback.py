@@ -11,6 +11,9 @@ from fedsim.config import load_config, with_values
 from fedsim.deploy.traffic import compare
 from fedsim.runner import simulate
 
+#: Fifteen processes start; on a busy machine that takes minutes.
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture(scope="module")
 def ran(nginx, federations, tmp_path_factory):
