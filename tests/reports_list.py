@@ -2,7 +2,6 @@
 
 from reports import Report
 
-_LATER = "not shown yet"
 _FLWR = "observed with flwr 1.42"
 _HE = "observed with tenseal 0.3.18 and openfhe 1.6.1"
 
@@ -109,16 +108,12 @@ REPORTS: dict[str, Report] = {
         "one example",
     ),
     # ------------------------------------------------------------------------------------------- deployment
-    "U78": Report("flower#6250", "a client without the server's address retries for ever and says nothing", _LATER),
-    "U79": Report("flower PR#3231, PR#7221", "containers that only work for one user or on one system", _LATER),
-    "U80": Report("KubeFATE#178, #778; FATE#5731", "containers restart in a loop", _LATER),
-    "U81": Report(
-        "flower#3006, PR#3236, PR#5301; APPFL#164; FATE#4944", "messages beyond 4 MB, 512 MB or 2 GB fail", _LATER
-    ),
-    "U82": Report(
-        "flower#775, #4300, #3234; FL4Health#280; PaddleFL#65", "dead clients stall all, idle ones are cut", _LATER
-    ),
-    "U83": Report("observed with Flower's compose files", "two services play the same client", _LATER),
+    "U78": Report("flower#6250", "a client without the server's address retries for ever and says nothing"),
+    "U79": Report("flower PR#3231, PR#7221", "containers that only work for one user or on one system"),
+    "U80": Report("KubeFATE#178, #778; FATE#5731", "containers restart in a loop"),
+    "U81": Report("flower#3006, PR#3236, PR#5301; APPFL#164; FATE#4944", "messages beyond 4 MB, 512 MB or 2 GB fail"),
+    "U82": Report("flower#775, #4300, #3234; FL4Health#280; PaddleFL#65", "dead clients stall all, idle ones are cut"),
+    "U83": Report("observed with Flower's compose files", "two services play the same client"),
     # ------------------------------------------------------------------------------------------- what we ran into
     "T1": Report(_FLWR, "averaging in place turns int64 10 and 30 into 0"),
     "T2": Report(_FLWR, "shapes that differ are broadcast, negative weights are taken"),

@@ -26,6 +26,8 @@ def test_no_service_has_more_rights_than_it_needs(name):
     assert not {"privileged", "network_mode", "pid", "cap_add"} & set(service)
 
 
+@pytest.mark.report("U79", "every service has a health check and a memory limit")
+@pytest.mark.report("U80", "services restart a bounded number of times")
 @pytest.mark.parametrize("name", RUNNING)
 def test_services_have_a_health_check_limits_and_do_not_start_for_ever(name):
     service = RUNNING[name]

@@ -18,6 +18,9 @@ def rounds_done(federation):
     return [int(float(n)) for n in re.findall(r'"accepted",([\d.]+)', folders[-1].read_text())]
 
 
+@pytest.mark.report(
+    "U82", "a killed client is left out and may come back; a transport that hangs does not outlive the deadline"
+)
 def test_a_killed_client_is_left_out_and_rejoins_under_its_number(nginx, federations, tmp_path, wait_for):
     with federations(tmp_path / "killed", *LONG) as found:
         found.start_server()

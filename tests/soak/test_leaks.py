@@ -58,6 +58,14 @@ def runs(folder: Path, engines: list[str], count: int) -> list[int]:
     return sizes
 
 
+@pytest.fixture(autouse=True)
+def own_temporary_folder(monkeypatch):
+    """Other programs use the system's; Ray needs a short path."""
+    with tempfile.TemporaryDirectory(prefix="soak", dir="/tmp") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield
+
+
 @pytest.fixture
 def warm(tmp_path):
     pytest.importorskip("tenseal", reason="tenseal is not installed: pip install 'fedsim[tenseal]'")

@@ -278,6 +278,7 @@ def test_waits_for_nodes_no_longer_than_told(toy_grid, toy_handler):
         run(strategy, toy_grid(2, toy_handler(add_client_number)))
 
 
+@pytest.mark.report("U83", "two nodes that claim one number are refused")
 @pytest.mark.report("D18")
 def test_two_nodes_that_claim_one_partition_are_refused(toy_grid, toy_handler):
     grid = toy_grid(3, toy_handler(add_client_number))

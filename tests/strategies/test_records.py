@@ -101,6 +101,7 @@ def test_wire_bytes_equal_flowers_serialised_objects(sizes, notes):
     assert wire_bytes(content) == sum(len(o.deflate()) for o in get_all_nested_objects(content).values())
 
 
+@pytest.mark.report("U81", "a model is one array, which Flower moves in chunks of 5 MB; the ledger counts each")
 def test_wire_bytes_of_a_blob_of_several_chunks():
     data = np.random.default_rng(2).bytes(12 * 2**20 + 5)
     content = RecordDict({"model": ArrayRecord({"model": blob(data, "fedsim/safetensors")})})

@@ -52,6 +52,7 @@ def test_silent_clients_are_late_and_so_is_what_was_not_sent(toy_grid):
     assert "not sent" in got[-1][0].error.reason
 
 
+@pytest.mark.report("U82")
 def test_a_transport_that_hangs_does_not_outlive_the_deadline(toy_grid):
     grid = toy_grid(2, echo)
     grid.pull_messages = lambda ids: time.sleep(30) or []

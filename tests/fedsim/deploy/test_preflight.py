@@ -98,6 +98,7 @@ def test_a_certificate_that_has_expired(serve, node):
     assert "expired" in failures(checks)["TLS"]
 
 
+@pytest.mark.report("U78")
 def test_a_port_where_nobody_listens(node):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -118,10 +119,14 @@ def test_a_port_without_tls(node):
         server.server_close()
 
 
+@pytest.mark.report(
+    "U78", "checked before anything starts: a missing name, port or certificate is named with its remedy"
+)
 def test_a_name_that_does_not_exist():
     assert "no known host" in check_address(Address("nowhere.invalid", 1)).detail
 
 
+@pytest.mark.report("U78")
 @pytest.mark.parametrize("text", ["", "host", "host:", "host:0", "host:x", ":8443", "host:70000"])
 def test_refuses_what_is_no_address(text):
     with pytest.raises(ValueError, match="must be host:port"):
