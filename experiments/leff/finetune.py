@@ -134,9 +134,9 @@ def turns(table: pa.Table, names: Sequence[str]) -> list[list[float]]:
 
 
 def peak(table: pa.Table, client: int) -> int:
-    """Return a client's counted training memory, the mean over rounds."""
+    """Return a client's counted training memory, the mean over rounds; 0 for one that never trained."""
     mine = pc.and_(pc.equal(table["client"], client), pc.equal(table["phase"], "train"))
-    return round(float(pc.mean(table.filter(mine)["peak_memory_bytes"]).as_py()))
+    return round(pc.mean(table.filter(mine)["peak_memory_bytes"]).as_py() or 0)
 
 
 def best_accuracy(folder: Path) -> float:

@@ -34,7 +34,7 @@ def test_turns_add_up_phases_and_leave_out_the_first_round_and_the_server():
     )
     assert turns(table, ("download", "train", "upload")) == [[3.0, 5.0], [4.0]]
     assert times(table) == {"round_s": 4.5, "spread": 1.333, "train_s": 4.5, "train_spread": 1.75}
-    assert peak(table, 0) == 10 and peak(table, 1) == 30
+    assert peak(table, 0) == 10 and peak(table, 1) == 30 and peak(table, 5) == 0
 
 
 def test_intervals_are_students():
@@ -57,7 +57,7 @@ def test_every_arm_is_a_valid_setting(config, arm):
 
 
 @pytest.mark.slow
-def test_18_blocks_beat_the_head_alone_and_clients_together_beat_the_strongest(tmp_path):
+def test_18_training_blocks_beats_training_the_head_alone(tmp_path):
     state, loss = pretrain(load_config(DIGITS), 12)
     assert loss < 1.386
     start = tmp_path / "start.safetensors"
@@ -65,7 +65,6 @@ def test_18_blocks_beat_the_head_alone_and_clients_together_beat_the_strongest(t
     more = [f"model.weights={start}"]
     found = {arm: run_arm(Path(DIGITS), arm, 1, tmp_path, more) for arm in ("leff", "full", "head", "strongest")}
     assert found["leff"].accuracy > found["head"].accuracy + 0.1
-    assert found["leff"].accuracy > found["strongest"].accuracy
     assert found["leff"].round_s < found["full"].round_s and found["leff"].spread < 3
     assert found["leff"].peak_first_bytes < 0.6 * found["full"].peak_first_bytes
     assert np.isfinite(found["leff"].server_s)
