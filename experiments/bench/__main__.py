@@ -18,8 +18,15 @@ SMALL = {
     "he": ["--length", "100000", "--repeats", "1"],
     "preamble": ["--quick"],
     "rlwe": ["--quick"],
+    "dictpfl": ["--small"],
 }
-FULL: dict[str, list[str]] = {"engine": ["--clients", "1000"], "he": ["--memory"], "preamble": [], "rlwe": []}
+FULL: dict[str, list[str]] = {
+    "engine": ["--clients", "1000"],
+    "he": ["--memory"],
+    "preamble": [],
+    "rlwe": [],
+    "dictpfl": [],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,10 @@ GATES = (
         "seconds to seal, bfv over TenSEAL's usual context",
         rf"bfv-symmetric(?:{_CELL}[0-9.]+){{3}}{_CELL}{_FIGURE}",
         at_most=0.8,
+    ),
+    Gate("dictpfl", "upload of FedHE-Full over DictPFL's", rf"upload, FedHE-Full / DictPFL {_FIGURE}", at_least=40),
+    Gate(
+        "dictpfl", "CPU of a round of FedHE-Full over DictPFL's", rf"round, FedHE-Full / DictPFL {_FIGURE}", at_least=2
     ),
     Gate("preamble", "numpy reference over native", rf"^numpy reference / native.*?\s{_FIGURE} ratio", at_least=5),
     Gate("rlwe", "TenSEAL over rlwe, seconds to seal", rf"TenSEAL's usual context over rlwe\s+{_FIGURE} ", at_least=10),
