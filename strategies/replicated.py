@@ -36,6 +36,8 @@ from strategies.sealed_state import SealedState
 
 log = logging.getLogger(__name__)
 
+#: What a client holds that has not answered yet: not even the start weights.
+_NOTHING = -1
 #: Arrays of a checkpoint, by round.
 _TOTALS, _LENGTHS, _SNAPSHOT = "totals/", "lengths/", "snapshot"
 
@@ -179,7 +181,9 @@ class ReplicatedStrategy(FederatedStrategy):
 
     def state_dict(self) -> dict[str, NDArray[np.generic]]:
         """All totals, which clients that fall behind may need, and for each client what it has and what counted."""
-        rows = [(n.partition_id, self._held.get(n.node_id, 0), self._counted.get(n.node_id, 0)) for n in self._nodes]
+        rows = [
+            (n.partition_id, self._held.get(n.node_id, _NOTHING), self._counted.get(n.node_id, 0)) for n in self._nodes
+        ]
         own: dict[str, NDArray[np.generic]] = {"clients": np.array(rows, np.int64).reshape(-1, 3)}
         for heard in self.heard.values():
             own |= heard.arrays()
@@ -201,7 +205,7 @@ class ReplicatedStrategy(FederatedStrategy):
     def message_content(self, server_round: int) -> RecordDict:
         """Return what a client without any memory is sent after this round: the start weights and all totals."""
         plan, _ = self._plan(server_round, server_round, [])
-        return self._catch_up(self._content(plan, None), 0, 0)
+        return self._catch_up(self._content(plan, None), _NOTHING, 0)
 
     def contents(self, content: RecordDict, nodes: list[Node], server_round: int) -> list[RecordDict]:
         """Return each client's message with the totals that it lacks; clients that lack the same share one object."""
@@ -210,7 +214,7 @@ class ReplicatedStrategy(FederatedStrategy):
         due = self.snapshot_every > 0 and self._sent > 0 and self._sent % self.snapshot_every == 0
         found = []
         for node in nodes:
-            key = self._held.get(node.node_id, 0), self._counted.get(node.node_id, 0)
+            key = self._held.get(node.node_id, _NOTHING), self._counted.get(node.node_id, 0)
             if key not in made:
                 made[key] = self._catch_up(content, *key)
             found.append(made[key])
@@ -225,10 +229,10 @@ class ReplicatedStrategy(FederatedStrategy):
     def _catch_up(self, content: RecordDict, held: int, counted: int) -> RecordDict:
         made = RecordDict(dict(content))
         last = max(self.heard, default=0)
-        made[NOTE] = ConfigRecord({"base": held, "last": last, "counted": counted})
-        if not held and self.state is not None:
+        made[NOTE] = ConfigRecord({"base": max(held, 0), "last": last, "counted": counted})
+        if held == _NOTHING and self.state is not None:
             made["model"] = model_record(self.state)
-        oldest = held
+        oldest = max(held, 0)
         if self.snapshot is not None and held < int(str(self.snapshot["round"])):
             made[SNAPSHOT], oldest = self.snapshot, int(str(self.snapshot["round"]))
         for at in range(oldest + 1, last + 1):

@@ -104,6 +104,12 @@ def test_a_client_is_sent_each_total_once(toy_grid, toy_handler):
     assert all(sorted(names) == [f"total.{r}" for r in (1, 2, 3, 4)] for names in seen.values())
 
 
+def test_the_start_weights_are_sent_to_a_client_once(toy_grid, toy_handler):
+    _, grid = run(toy_grid, toy_handler, rounds=3)
+    sent = [m.metadata.dst_node_id for m in grid.pushed if m.has_content() and "model" in m.content.array_records]
+    assert sorted(sent) == [100, 101, 102]
+
+
 def test_a_client_that_was_away_replays_what_it_missed(toy_grid, toy_handler):
     half = Half()
     app = toy_handler(step, half=half, buffer_names=FROZEN)
@@ -158,7 +164,7 @@ def test_different_states_stop_the_run(toy_grid, toy_handler, rounds):
 
     class Whole(Server):
         def contents(self, content, nodes, server_round):
-            return [self._catch_up(content, 0, 0)] * len(nodes)
+            return [self._catch_up(content, -1, 0)] * len(nodes)
 
     strategy = Whole(buffers=BufferRule(names=FROZEN))
     with pytest.raises(Disagreement, match=f"round {rounds}: nodes 10. and 10. hold different states"):
