@@ -7,6 +7,8 @@ one row a run to the table; runs that are there already are not repeated. Arms:
 * ``blocks``: PREAMBLE with the blocks that the sizing tool chooses for ``--saving`` times fewer bytes.
 * ``clear``: no privacy, for scale.
 
+``--batched`` leaves out messages and share arithmetic, which change no sum: see :mod:`experiments.preamble.batched`.
+
 Arms of one seed share data, partition, first weights and batches; noise and choice of blocks are fresh in every run, by
 the nature of the thing. The summary gives means with 95 % intervals (Student's t over seeds) and the paired difference.
 """
@@ -24,6 +26,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from experiments.preamble import batched as batch
 from fedsim.config import load_config, with_values
 from fedsim.runner import simulate
 
@@ -62,7 +65,7 @@ class Row:
 FRAME_BYTES = 320
 
 
-def run_arm(config: Path, arm: str, seed: int, work: Path, saving: float) -> Row:
+def run_arm(config: Path, arm: str, seed: int, work: Path, saving: float, batched: bool) -> Row:
     """Run one arm of one seed in a folder of its own, which is removed afterwards."""
     base = load_config(config)
     length = parameters(config)
@@ -75,14 +78,20 @@ def run_arm(config: Path, arm: str, seed: int, work: Path, saving: float) -> Row
         "clear": {"protection.name": "plain", "federation.weighting": "uniform"},
     }[arm]
     places = {"seed": seed, "output.folder": str(work), "output.name": name}
-    result = simulate(with_values(base, places | own))
-    facts = json.loads((result.folder / "run.json").read_text())["protection"]
-    shutil.rmtree(result.folder)
+    chosen = with_values(base, places | own)
+    if batched:
+        accuracy, facts = batch.accuracy(chosen)
+        facts.setdefault("upload_bytes", 4 * length)
+    else:
+        result = simulate(chosen)
+        accuracy = result.metrics["server_accuracy"]
+        facts = json.loads((result.folder / "run.json").read_text())["protection"]
+        shutil.rmtree(result.folder)
     clear = arm == "clear"
     return Row(
         arm,
         seed,
-        round(result.metrics["server_accuracy"], 4),
+        round(accuracy, 4),
         0.0 if clear else round(facts["epsilon_round"], 4),
         0.0 if clear else round(facts["epsilon_run"], 4),
         0.0 if clear else facts["delta"],
@@ -161,6 +170,7 @@ def main(argv: Sequence[str] | None = None, say: Callable[[str], object] = print
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--saving", type=float, default=8.0, help="a report of blocks has this many times fewer bytes")
+    parser.add_argument("--batched", action="store_true", help="all clients in one batch, without messages and shares")
     parser.add_argument("--work", type=Path, default=Path("runs"))
     parser.add_argument("--out", type=Path, default=Path("preamble.csv"))
     args = parser.parse_args(argv)
@@ -169,7 +179,7 @@ def main(argv: Sequence[str] | None = None, say: Callable[[str], object] = print
     for seed in args.seeds:
         for arm in args.arms:
             if (arm, seed) not in there:
-                rows.append(run_arm(args.config, arm, seed, args.work, args.saving))
+                rows.append(run_arm(args.config, arm, seed, args.work, args.saving, args.batched))
                 write(args.out, rows)
     for line in summary(rows):
         say(line)

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from experiments.preamble.batched import accuracy
 from experiments.preamble.utility import Row, interval, main, read, summary, write
+from fedsim.config import load_config
+from fedsim.runner import simulate
 
 TINY = """
 [task]
@@ -60,3 +63,50 @@ def test_the_summary_pairs_seeds_and_gives_students_interval(tmp_path: Path) -> 
     lines = summary(rows)
     assert lines[-1].startswith("blocks - dense: -1.00 +- 2.48 points, paired, at 8.00 times fewer bytes")
     assert "60.00 +-" in lines[0] and "epsilon 1.500 a round, 8.000 in all" in lines[0]
+
+
+FULL_BATCH = """
+[task]
+name = "digits"
+[model]
+name = "logistic"
+[data]
+scheme = "iid"
+[training]
+epochs = 3
+batch_size = 1000
+lr = 0.1
+momentum = 0.0
+[federation]
+num_clients = CLIENTS
+rounds = 2
+weighting = "uniform"
+[strategy]
+name = "fedavgm"
+[engine]
+name = "inline"
+[output]
+report = false
+"""
+
+
+def test_batched_training_is_a_real_run_without_messages(tmp_path: Path) -> None:
+    config = tmp_path / "full.toml"
+    config.write_text(FULL_BATCH.replace("CLIENTS", "2"))
+    real = simulate(load_config(config, [f"output.folder={tmp_path / 'runs'}"]))
+    found, facts = accuracy(load_config(config))
+    assert found == pytest.approx(real.metrics["server_accuracy"], abs=0.003) and facts == {}
+    quiet = ["protection.name=preamble", "protection.noise=off-not-private", "protection.clip_norm=100"]
+    silent, facts = accuracy(load_config(config, [*quiet, "protection.block_size=1024", "protection.blocks=1"]))
+    assert silent == pytest.approx(found, abs=0.003) and facts["private"] is False
+
+
+@pytest.mark.parametrize("change", ["training.momentum=0.9", "training.batch_size=8", "strategy.name=fedavg"])
+def test_batched_training_refuses_what_it_does_not_know(tmp_path: Path, change: str) -> None:
+    config = tmp_path / "full.toml"
+    config.write_text(FULL_BATCH.replace("CLIENTS", "2"))
+    with pytest.raises(ValueError, match="full-batch sgd"):
+        accuracy(load_config(config, [change]))
+    config.write_text(FULL_BATCH.replace("CLIENTS", "4"))
+    with pytest.raises(ValueError, match="different numbers of examples"):
+        accuracy(load_config(config))
