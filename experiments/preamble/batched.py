@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from crypto.base import Tag
+from crypto.preamble.noise import NoNoiseForTests
 from fedsim.config import FedAvgMConfig, RunConfig, to_run_config
 from fedsim.site import Site, secure_plan, site_of
 from strategies.preamble import PreambleProtection
@@ -98,7 +99,8 @@ class _Sum:
 
     def __call__(self, changes: NDArray[np.float64], server_round: int) -> NDArray[np.float64]:
         tag = Tag(round=server_round, layout_hash=bytes(16), length=changes.shape[1])
-        sampler, noise = self._secure.sampler(tag), self._secure.noise()
+        noise = self._secure.noise() if self._protection.noisy else NoNoiseForTests()
+        sampler = self._secure.sampler(tag)
         total = np.zeros(sampler.shape.padded_length, np.int64)
         for change in changes:
             sampler.scatter(sampler.select(self._protection.clip(change)[0]), total)
