@@ -9,6 +9,7 @@ killed run leaves them readable), ``ledger.parquet`` and ``clients.parquet`` are
 """
 
 import math
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -122,7 +123,9 @@ class Ledger:
     ) -> None:
         self._entries = _journal.Journal(ENTRY_SCHEMA, folder, "ledger", flush_rows)
         self._clients = _journal.Journal(CLIENT_SCHEMA, folder, "clients", flush_rows)
-        self._totals: dict[tuple[int, str, Party], list[float]] = {}
+        # A round's sums as one array of doubles, so that thousands of rounds take little: a place for each kind.
+        self._places: dict[tuple[str, Party], int] = {}
+        self._totals: dict[int, array[float]] = {}
         if keep_rounds is not None:
             self._entries.keep("round", keep_rounds)
             self._clients.keep("round", keep_rounds)
@@ -194,11 +197,11 @@ class Ledger:
     ) -> float:
         """Return the sum of one quantity over the entries that match; None matches all. NaN times count as 0."""
         column = _QUANTITIES.index(quantity)
-        wanted = (round, phase, party)
         return sum(
-            sums[column]
-            for key, sums in self._totals.items()
-            if all(want is None or want == have for want, have in zip(wanted, key, strict=True))
+            self._sum(number, at, column)
+            for (what, who), at in self._places.items()
+            if phase in (None, what) and party in (None, who)
+            for number in (self._totals if round is None else [round])
         )
 
     def per_round(
@@ -207,10 +210,15 @@ class Ledger:
         """Return the sum of one quantity by round, ascending, over the entries that match; None matches all."""
         column = _QUANTITIES.index(quantity)
         found = dict.fromkeys(self.rounds(), 0.0)
-        for (round, what, who), sums in self._totals.items():
+        for (what, who), at in self._places.items():
             if phase in (None, what) and party in (None, who):
-                found[round] += sums[column]
+                for number in found:
+                    found[number] += self._sum(number, at, column)
         return found
+
+    def _sum(self, round: int, at: int, column: int) -> float:
+        sums = self._totals.get(round, ())
+        return sums[at + column] if at < len(sums) else 0.0
 
     def upload_bytes(self, round: int | None = None, *, logical: bool = False) -> int:
         """Return the bytes that clients sent, in one round or in all."""
@@ -226,12 +234,18 @@ class Ledger:
 
     def rounds(self) -> list[int]:
         """Return the rounds that have entries, ascending."""
-        return sorted({key[0] for key in self._totals})
+        return sorted(self._totals)
 
     def _book(self, key: tuple[int, str, Party], sums: Iterable[float]) -> None:
-        held = self._totals.setdefault(key, [0] * len(_QUANTITIES))
+        round, phase, who = key
+        width = len(_QUANTITIES)
+        at = self._places.setdefault((phase, who), width * len(self._places))
+        held = self._totals.get(round, array("d"))
+        if len(held) <= at:
+            # Made anew at its length: one that grows takes more than it needs.
+            held = self._totals[round] = array("d", [*held, *([0.0] * (at + width - len(held)))])
         for index, value in enumerate(sums):
-            held[index] += value
+            held[at + index] += value
 
     def _book_table(self, table: pa.Table) -> None:
         finite = pc.if_else(pc.is_nan(table["virtual_s"]), 0.0, table["virtual_s"])
