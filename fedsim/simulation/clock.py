@@ -179,21 +179,25 @@ class VirtualClock:
         """Whether some replies may not count, so that they must be seen before they are added."""
         return self.policy.name != "all" or self.presence.leaves
 
+    def device(self, client: int) -> Device:
+        """Return a client's device; in deployment there may be more clients than the settings say: they share."""
+        return self.devices[client % len(self.devices)]
+
     def turn(self, client: int, work: Work) -> Turn:
         """Return a client's training turn."""
-        return turn(client, work, self.devices[client], self.costs)
+        return turn(client, work, self.device(client), self.costs)
 
     def evaluation(self, client: int, download_bytes: int, upload_bytes: int, flops: int) -> dict[str, float]:
         """Return the seconds of a client's evaluation by phase."""
-        seconds = turn(client, Work(download_bytes, upload_bytes, flops), self.devices[client], self.costs).seconds
+        seconds = turn(client, Work(download_bytes, upload_bytes, flops), self.device(client), self.costs).seconds
         return {"evaluate" if phase == "train" else phase: s for phase, s in seconds.items() if phase != "seal"}
 
     def partial(self, client: int, download_bytes: int, upload_bytes: int) -> dict[str, float]:
         """Return the seconds of a committee member's part in opening the total, by phase."""
-        seconds = turn(client, Work(download_bytes, upload_bytes), self.devices[client]).seconds
+        seconds = turn(client, Work(download_bytes, upload_bytes), self.device(client)).seconds
         return {
             "download": seconds["download"],
-            "open": self.costs.partial_s / self.devices[client].core_speed,
+            "open": self.costs.partial_s / self.device(client).core_speed,
             "upload": seconds["upload"],
         }
 

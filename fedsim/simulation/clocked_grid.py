@@ -124,7 +124,8 @@ class ClockedGrid(Grid):
         contents = {m.metadata.dst_node_id: m.content for m in messages}
         for reply in replies:
             node = reply.metadata.src_node_id
-            if reply.has_error() or node not in contents:
+            # A node that did not say which client it is has no device: it is not timed, and never late.
+            if reply.has_error() or node not in contents or self._partition(node) < 0:
                 continue
             content = contents[node]
             if id(content) not in sizes:
@@ -149,7 +150,7 @@ class ClockedGrid(Grid):
     def _partition(self, node_id: int) -> int:
         if node_id not in self._partitions and self.node_configs:
             self._partitions = {n: int(config["partition-id"]) for n, config in self.node_configs.items()}
-        return self._partitions[node_id]
+        return self._partitions.get(node_id, -1)
 
     def _learn(self, replies: Sequence[Message]) -> None:
         """Note which client a node is, where it says so."""

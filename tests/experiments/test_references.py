@@ -20,6 +20,7 @@ TOLERANCE = {"final_accuracy": 0.06, "bytes": 0.04, "virtual_s": 0.04}
 #: Sweep -> trials that are run again.
 AGAIN = {
     "overhead/protections": [("fedavg", "plain", 1), ("fedavg", "bfv", 1), ("fedluar", "plain", 2)],
+    "heterogeneity/label_skew": [("fedprox", "100", 3), ("fedavg", "0.05", 1)],
 }
 
 

@@ -131,3 +131,8 @@ def test_time_goes_on_until_somebody_is_there():
 def test_only_policies_that_cut_must_see_replies_first(policy):
     assert VirtualClock([device()], device(), policy=policy).cuts
     assert not VirtualClock([device()], device()).cuts
+
+
+def test_more_clients_than_devices_share_them():
+    clock = VirtualClock([device(1e9), device(2e9)], device())
+    assert [clock.turn(c, Work(flops=10**9)).seconds["train"] for c in range(4)] == [1.0, 0.5, 1.0, 0.5]
