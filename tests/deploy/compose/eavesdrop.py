@@ -1,4 +1,4 @@
-"""Listens to everything on this host's bridges, and searches it: eavesdrop.py listen|search FILE FOLDER...
+"""Listens to all containers' interfaces, and searches what they say: eavesdrop.py listen|search FILE FOLDER...
 
 `listen` writes all frames until it is stopped; `search` ends with 1 where a word of Flower's messages, or 64 bytes of a
 model that the run left, went over a network in the clear.
@@ -14,12 +14,13 @@ WORDS = (b"num-examples", b"safetensors", b"layout-hash", b"ArrayRecord", b"/v1/
 
 
 def listen(file: Path) -> None:
-    """Write all frames of all interfaces."""
+    """Write all frames that pass a bridge or the end of a container."""
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL)) as wire, file.open("wb", 0) as out:
         wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 2**20)
         while True:
             frame, (interface, *_) = wire.recvfrom(2**16)
-            if interface.startswith("br-"):
+            # What two containers say to each other passes their own ends, and not the bridge itself.
+            if interface.startswith(("br-", "veth")):
                 out.write(frame)
 
 
