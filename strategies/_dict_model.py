@@ -52,7 +52,9 @@ class DictModel:
         kept = {id(p) for p in head.parameters()} if head is not None else set()
         self._decompose(model, head)
         if self._unused:
-            raise Incompatible(f"ranks for {sorted(self._unused)}: the model has no such layer that can be decomposed")
+            raise Incompatible(
+                f"ranks for {sorted(self._unused)}: the model has no such layer that can be decomposed; use its names"
+            )
         if not self.decomposed:
             raise Incompatible(
                 f"rank {options.rank}: no layer has {_LEAST_RATIO} times as many outputs or more; lower strategy.rank, "

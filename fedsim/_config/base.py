@@ -21,7 +21,8 @@ class Section(BaseModel):
     )
 
 
-def _tuple(value: object) -> object:
+def as_tuple(value: object) -> object:
+    """Return a list as a tuple, anything else as it is: TOML has lists, frozen settings tuples."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -41,7 +42,7 @@ def _options(value: object) -> object:
     for key, item in value.items():
         if not (isinstance(key, str) and _OPTION_KEY.fullmatch(key)):
             raise ValueError(f"option name {key!r} must be letters, digits, '_' or '-'")
-        checked[key] = _tuple(item)
+        checked[key] = as_tuple(item)
         for scalar in checked[key] if isinstance(checked[key], tuple) else (item,):
             _check_scalar(key, scalar)
     return checked
@@ -50,11 +51,11 @@ def _options(value: object) -> object:
 #: Free settings of a task, model or strategy; the one who reads them checks their names.
 Options = Annotated[dict[str, Any], BeforeValidator(_options)]
 #: A TOML array of whole numbers.
-Ints = Annotated[tuple[int, ...], BeforeValidator(_tuple)]
-#: A TOML array of numbers.
-Numbers = Annotated[tuple[float, ...], BeforeValidator(_tuple)]
+Ints = Annotated[tuple[int, ...], BeforeValidator(as_tuple)]
 #: A TOML array of texts.
-Texts = Annotated[tuple[str, ...], BeforeValidator(_tuple)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
+#: A TOML array of numbers.
+Numbers = Annotated[tuple[float, ...], BeforeValidator(as_tuple)]
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
 FractionOrZero = Annotated[float, Field(ge=0, le=1)]

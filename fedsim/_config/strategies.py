@@ -1,8 +1,9 @@
 """The strategies' settings: one class each, told apart by `strategy.name`."""
 
+import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from fedsim._config.base import (
     BelowOne,
@@ -16,7 +17,7 @@ from fedsim._config.base import (
     Options,
     Positive,
     Section,
-    Texts,
+    as_tuple,
 )
 
 #: Flower's own strategies that average arrays -> the options of their own. What we set ourselves (fractions, minimum
@@ -38,6 +39,14 @@ FLWR_OPTIONS: dict[str, tuple[str, ...]] = {
 }
 
 
+def _ranks(value: object) -> object:
+    for entry in value if isinstance(value, list | tuple) else ():
+        if not (isinstance(entry, str) and re.fullmatch(r"[A-Za-z0-9_.]+=[0-9]{1,9}", entry)):
+            raise ValueError(f"entry {entry!r} must be LAYER=RANK, such as 'fc1=8'")
+    return as_tuple(value)
+
+
+Ranks = Annotated[tuple[str, ...], BeforeValidator(_ranks)]
 _SNAPSHOT = "rounds after which a client's sealed state replaces older totals on the server; 0: it keeps every total"
 
 
@@ -161,7 +170,7 @@ class DictPflConfig(Strategy):
 
     name: Literal["dictpfl"] = Field(default="dictpfl", description="strategy")
     rank: Count = Field(default=4, description="columns of each layer's dictionary")
-    ranks: Texts = Field(default=(), description="ranks of single layers, each as LAYER=RANK; 0 freezes a layer")
+    ranks: Ranks = Field(default=(), description="ranks of single layers, each as LAYER=RANK; 0 freezes a layer")
     dict_scale: Literal["us", "u"] = Field(
         default="us", description="dictionary: left singular vectors times singular values (the paper), or alone"
     )

@@ -122,6 +122,12 @@ def test_sums_that_clients_cannot_open_to_the_same_bits_are_refused(protection):
     assert done.exit_code == 2 and "use bfv" in done.output
 
 
+@pytest.mark.parametrize("wrong", ["x", "fc1=", "=3", "fc1=-1"])
+def test_a_rank_without_its_layer_is_refused_with_the_settings(wrong):
+    done = CliRunner().invoke(app, ["run", "--strategy", "dictpfl", "--set", f'strategy.ranks=["{wrong}"]'])
+    assert done.exit_code == 2 and "strategy.ranks" in done.output
+
+
 def test_a_model_that_cannot_be_decomposed_is_refused_in_words(tmp_path):
     wrong = ["--set", "model.name=logistic", "--set", "task.name=digits", "--set", f"output.folder={tmp_path}"]
     done = CliRunner().invoke(app, ["run", "--strategy", "dictpfl", *wrong])
@@ -143,6 +149,7 @@ def test_rank_8_learns_like_all_weights_and_far_better_than_the_head_alone(tmp_p
     assert mean["rank-8"] >= mean["head"] + 8
     assert mean["rank-8"] > mean["rank-2"]
     assert mean["prune-sent"] >= mean["rank-8"] - 2
+    assert mean["prune-sent"] >= mean["prune-sent-no-reactivation"] + 1
 
 
 @pytest.mark.slow
