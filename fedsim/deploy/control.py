@@ -21,6 +21,8 @@ from fedsim.simulation.flower import COMPLETED
 
 _CALL_S = 180.0
 _PAUSE_S = 2.0
+#: A SuperLink that is restarted may be away for so long before a follower gives up.
+_AWAY_S = 180.0
 _REGISTERED_ALREADY = "already in use"
 _FLWR = "import sys; from flwr.cli.app import app; sys.argv[0] = 'flwr'; sys.exit(app())"
 
@@ -36,6 +38,7 @@ class Control:
 
     def __init__(self, deployment: Deployment, connection: str, tell: Callable[[str], None]) -> None:
         self._deployment, self._connection, self._tell = deployment, connection, tell
+        self._away_s = 0.0
         self._environment = process_environment(os.environ, deployment.admin) | {"COLUMNS": "200"}
 
     def await_superlink(self, limit_s: float) -> None:
@@ -101,11 +104,10 @@ class Control:
         log = subprocess.Popen(self._command("log", str(run_id), self._connection, "--stream"), env=self._environment)
         try:
             while not (status := self._status(run_id)).startswith("finished"):
-                try:
-                    log.wait(timeout=None if log.poll() is None else _PAUSE_S)
-                except subprocess.TimeoutExpired:
-                    continue
-                time.sleep(_PAUSE_S if not self._status(run_id).startswith("finished") else 0)
+                if log.poll() is None and status:
+                    log.wait()
+                else:
+                    time.sleep(_PAUSE_S)
         except KeyboardInterrupt:
             self._tell(f"the run goes on; stop it with: flwr stop {run_id} {self._connection}")
             raise
@@ -116,7 +118,20 @@ class Control:
             raise FedsimError(f"run {run_id}: {status}; {self._reason(run_id)}")
 
     def _status(self, run_id: int) -> str:
-        answer = self._ask("ls", self._connection, "--run-id", str(run_id), quiet=True)
+        """Return the run's status; empty while the SuperLink is away, which may be for :data:`_AWAY_S`.
+
+        Raises:
+            EngineError: it is away for longer.
+        """
+        try:
+            answer = self._ask("ls", self._connection, "--run-id", str(run_id), quiet=True)
+        except EngineError:
+            now_s = time.monotonic()
+            self._away_s = self._away_s or now_s
+            if now_s - self._away_s > _AWAY_S:
+                raise
+            return ""
+        self._away_s = 0.0
         return str(answer["runs"][0]["status"])
 
     def _reason(self, run_id: int) -> str:
