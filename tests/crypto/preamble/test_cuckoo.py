@@ -57,7 +57,7 @@ def test_the_gathered_total_is_the_sum_of_the_chosen_blocks(group: Group) -> Non
 
 
 def failures(count: int, bins: int, trials: int, seed: int, tables: int = 1) -> int:
-    """Return how many random sets do not fit, over some tables: sets of one table that share an obstacle fail together."""
+    """Return how many random sets do not fit, over some tables: sets of one table that share an obstacle fail alike."""
     rng, found = np.random.default_rng(seed), 0
     for _ in range(tables):
         cuckoo = Cuckoo.from_seed(rng.bytes(16), 4096, bins)
