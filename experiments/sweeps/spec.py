@@ -40,26 +40,11 @@ from typing import Any
 
 import numpy as np
 
+from experiments.sweeps.checks import check
 from fedsim.config import ConfigError, RunConfig, config_from_dict, with_values
 from fedsim.errors import Problem
 
 __all__ = ["Spec", "Trial", "read_spec"]
-
-_TABLES = {"sweep", "settings", "grid", "random", "arms"}
-_KEYS = {
-    "name": str,
-    "seeds": list,
-    "target": float,
-    "baseline": str,
-    "refused": str,
-    "heat": list,
-    "cpus": float,
-    "gpus": float,
-    "memory_mb": int,
-    "retries": int,
-    "samples": int,
-    "seed": int,
-}
 
 
 @dataclass(frozen=True)
@@ -127,11 +112,11 @@ def read_spec(path: Path, folder: Path) -> Spec:
     try:
         text = path.read_text(encoding="utf-8")
         data = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(
             [Problem("sweep", str(path), f"is no sweep ({error})", "see docs/heterogeneity.md")]
         ) from None
-    _check(data)
+    check(data)
     head = data["sweep"]
     runs = folder / head["name"] / "runs"
     base = _base(data.get("settings", {}), runs)
@@ -153,55 +138,6 @@ def read_spec(path: Path, folder: Path) -> Spec:
         varied=varied,
         **options,
     )
-
-
-def _check(data: Mapping[str, Any]) -> None:
-    problems = [
-        Problem(name, "table", "no such table in a sweep", f"the tables are {', '.join(sorted(_TABLES))}")
-        for name in data
-        if name not in _TABLES
-    ]
-    head = data.get("sweep", {})
-    for key, value in head.items():
-        kind = _KEYS.get(key)
-        if kind is None:
-            problems.append(Problem(f"sweep.{key}", str(value), "no such key", f"the keys are {', '.join(_KEYS)}"))
-        elif not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool):
-            problems.append(Problem(f"sweep.{key}", str(value), f"must be a {kind.__name__}", "correct it"))
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", str(head.get("name", ""))):
-        problems.append(
-            Problem("sweep.name", str(head.get("name")), "must be letters, digits, . _ -", "name the sweep")
-        )
-    if head.get("refused", "error") not in ("error", "skip"):
-        problems.append(Problem("sweep.refused", str(head["refused"]), "must be error or skip", "choose one"))
-    seeds = head.get("seeds", [1])
-    if isinstance(seeds, list) and (
-        not seeds or any(type(s) is not int for s in seeds) or len(set(seeds)) < len(seeds)
-    ):
-        problems.append(Problem("sweep.seeds", str(seeds), "must be distinct whole numbers", "such as [1, 2, 3]"))
-    for key, values in data.get("grid", {}).items():
-        if not isinstance(values, list) or not values:
-            problems.append(Problem(f"grid.{key}", str(values), "must be a list of values", "quote the dotted key"))
-    for key, law in data.get("random", {}).items():
-        if not _good_law(law):
-            problems.append(Problem(f"random.{key}", str(law), "must be a list or {low, high, log}", "see the docs"))
-    arms = data.get("arms", [])
-    names = [arm.get("name") for arm in arms]
-    if any(not isinstance(arm.get("set"), dict) or not isinstance(arm.get("name"), str) for arm in arms):
-        problems.append(Problem("arms", str(names), "each needs a name and a table `set`", "see the docs"))
-    elif len(set(names)) < len(names) or (head.get("baseline") and head["baseline"] not in names):
-        problems.append(Problem("arms", str(names), "names are distinct, and the baseline is one", "correct them"))
-    if problems:
-        raise ConfigError(problems)
-
-
-def _good_law(law: Any) -> bool:
-    if isinstance(law, list):
-        return bool(law)
-    if not isinstance(law, dict) or not set(law) <= {"low", "high", "log"} or not {"low", "high"} <= set(law):
-        return False
-    numbers = all(isinstance(law[key], int | float) for key in ("low", "high"))
-    return numbers and law["low"] < law["high"] and (not law.get("log") or law["low"] > 0)
 
 
 def _base(settings: Mapping[str, Any], runs: Path) -> RunConfig:

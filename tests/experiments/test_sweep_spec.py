@@ -106,3 +106,47 @@ def test_the_command_is_an_entry_point_and_a_broken_one_is_left_out(monkeypatch,
 def test_every_sweep_of_the_repository_makes_sense(path, tmp_path):
     found = read_spec(path, tmp_path)
     assert found.name == path.stem and found.runnable
+
+
+RUN = "[settings.task]\nname = 'digits'\n[settings.model]\nname = 'mlp'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sweep = 3", "sweep = 3: must be a table"),
+        ("settings = 3\n[sweep]\nname = 's'", "settings = 3: must be a table"),
+        ("grid = 3\n[sweep]\nname = 's'", "grid = 3: must be a table"),
+        ("random = 3\n[sweep]\nname = 's'", "random = 3: must be a table"),
+        ("arms = 3\n[sweep]\nname = 's'", "arms = 3: must be tables"),
+        ("arms = ['x']\n[sweep]\nname = 's'", "arms = .*: must be tables"),
+        ("settings.engine = 'inline'\n[sweep]\nname = 's'", "settings.engine = inline: must be a table"),
+        ("settings.output = 3\n[sweep]\nname = 's'", "settings.output = 3: must be a table"),
+        (HEAD + "[grid]\n'data.alpha' = [1979-05-27]", "grid.data.alpha = a date"),
+        (HEAD + "[grid]\n'seed' = [1, 2]", "grid.seed.*sweep's own.*sweep.seeds"),
+        (HEAD + "[grid]\n'output.folder' = ['x']", r"grid\.output\.folder.*sweep's own"),
+        (HEAD + "[[arms]]\nname = 'a'\nset = {'output.name' = 'x'}", r"arms\.output\.name.*sweep's own"),
+        (HEAD + "[grid]\n'data.alpha' = [1.0, 1.0]", "has a value twice"),
+        (
+            HEAD + "[grid]\n'training.lr' = [1.0]\n[random]\n'training.lr' = [2.0]",
+            r"random\.training\.lr.*\[grid\] too",
+        ),
+        (HEAD + "[grid]\n'strategy.name' = ['fedavg']\n" + ARMS, r"arms\.strategy\.name.*\[grid\] too"),
+        (HEAD + "[random]\n'training.lr' = {low = -inf, high = inf}", "random.training.lr"),
+        (HEAD + "[random]\n'training.lr' = {low = true, high = 3}", "random.training.lr"),
+        (HEAD + "[random]\n'federation.rounds' = {low = 1, high = 99999999999999999999}", "random.federation.rounds"),
+    ],
+)
+def test_refuses_what_no_sweep_can_mean(tmp_path, text, message):
+    with pytest.raises(ConfigError, match=message):
+        spec(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["cpus = 0", "cpus = nan", "cpus = inf", "gpus = -1", "memory_mb = -1", "retries = -1", "samples = 0", "seed = -1"]
+    + ["target = nan", "heat = ['data.alpha']", "heat = ['data.alpha', 'nope.x']", "heat = [1, 2]"],
+)
+def test_refuses_numbers_out_of_range_and_unknown_axes(tmp_path, key):
+    with pytest.raises(ConfigError, match=f"sweep.{key.split()[0]}"):
+        spec(tmp_path, f"[sweep]\nname = 's'\n{key}\n{RUN}[grid]\n'data.alpha' = [0.1, 1.0]\n")
