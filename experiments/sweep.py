@@ -28,7 +28,7 @@ def sweep(
     from experiments.sweeps import driver
     from experiments.sweeps.results import collect, write_results
     from experiments.sweeps.spec import read_spec
-    from fedsim._cli.exits import exits, stoppable
+    from fedsim._cli.exits import exits, stoppable, writing
     from fedsim.errors import FAILED
 
     failed: dict[str, str] = {}
@@ -38,7 +38,8 @@ def sweep(
         if dry_run:
             _list(spec)
             return
-        _claim(spec.text, place, resume or report)
+        with writing(folder, "--folder"):
+            _claim(spec.text, place, resume or report)
         if not report:
             todo = driver.pending(spec)
             done, refused = len(spec.runnable) - len(todo), len(spec.trials) - len(spec.runnable)

@@ -104,6 +104,7 @@ _CODES_BY_NAME = {
     "UnknownName": BAD_CONFIG,
     "BadOption": BAD_CONFIG,
     "BadTrace": BAD_CONFIG,
+    "Incompatible": BAD_CONFIG,
     "InfeasiblePartition": BAD_CONFIG,
     "RunFolderError": BAD_CONFIG,
     "ReportError": BAD_CONFIG,

@@ -15,7 +15,7 @@ from pathlib import Path
 from crypto import WireError
 from crypto.keys import MAGIC, KeyBundle
 from fedsim.doctor import Check
-from fedsim.errors import FedsimError
+from fedsim.errors import ConfigError, Problem
 from fedsim.keystore import kept_at
 
 #: Names under which other tools keep keys, or objects that run code when they are read.
@@ -43,10 +43,11 @@ def scan(path: Path, keys: Path | None = None) -> list[Check]:
         keys: folder of keys whose bytes are looked for; default those that an unfinished run keeps.
 
     Raises:
-        FedsimError: there is nothing at `path`.
+        ConfigError: there is nothing at `path`.
     """
     if not path.exists():
-        raise FedsimError(f"{path} does not exist: name a run's folder, a wheel or an image's tar file")
+        remedy = "name a run's folder, a wheel or an image's tar file"
+        raise ConfigError([Problem("--run", str(path), "does not exist", remedy)])
     own = kept_at(path.resolve())
     keys = keys or own
     secrets = _secrets(keys)

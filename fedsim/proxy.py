@@ -32,13 +32,19 @@ def split_proxy(labels: NDArray[np.int64], count: int, seed: int) -> tuple[NDArr
         seed: of the run.
 
     Raises:
-        BadOption: too many rows are to be kept.
+        BadOption: too many rows are to be kept, or so few that none would be.
     """
     if not count:
         return np.arange(len(labels)), np.zeros(0, np.int64)
     if count >= len(labels):
         raise BadOption(f"data.proxy_examples {count} of {len(labels)} training rows: clients need some; lower it")
-    return split_rows(labels, count / len(labels), seed ^ _SEED_OFFSET)
+    clients, server = split_rows(labels, count / len(labels), seed ^ _SEED_OFFSET)
+    if not len(server):
+        raise BadOption(
+            f"data.proxy_examples {count}: too few for equal shares of {len(np.unique(labels))} classes, so that none "
+            "would be kept; raise it"
+        )
+    return clients, server
 
 
 def proxy_data(config: RunConfig) -> tuple[Tensor, Tensor | None]:

@@ -21,7 +21,7 @@ from strategies.fedluar_sealed import SealedFedLUAR, SealedLuarClient
 from strategies.fedml_he import FedMLHE, FedMLHEClient
 from strategies.fedtop import FedTop, TopClient
 from strategies.leff import LEFF, Capacity, Distillation, LeffClient
-from strategies.partial import FedPartial, PartialClient
+from strategies.partial import FedPartial, PartialClient, stem_of
 
 #: Name -> server half; its constructor takes the options of the strategy's settings by name.
 SERVER_HALVES: dict[str, type[FederatedStrategy]] = {
@@ -131,8 +131,12 @@ def _model(config: RunConfig) -> nn.Module:
 
 
 def _stem(config: RunConfig) -> tuple[str, ...]:
-    """Return the names of the model's embeddings, none where it is no stack of blocks."""
-    return tuple(getattr(_model(config), "stem", ()))
+    """Return the names of the model's embeddings.
+
+    Raises:
+        Incompatible: it is no stack of blocks.
+    """
+    return stem_of(_model(config))
 
 
 def _rate(config: RunConfig) -> Callable[[int], float]:

@@ -53,7 +53,8 @@ class DictModel:
         self._decompose(model, head)
         if self._unused:
             raise Incompatible(
-                f"ranks for {sorted(self._unused)}: the model has no such layer that can be decomposed; use its names"
+                f"ranks for {sorted(self._unused)}: the model has no such layer that can be decomposed; it has "
+                f"{', '.join(d.weight.removesuffix('.weight') for d in self.decomposed) or 'none'}"
             )
         if not self.decomposed:
             raise Incompatible(

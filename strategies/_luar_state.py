@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from crypto.packing import cast
+from crypto.packing import Layout, cast
 from strategies._luar_layers import Group, Sampler, communication, draw, layer_rng, layers_of, score, trainable
 from strategies.errors import Incompatible
 from strategies.fedavg import FedAdam, FedAvgM, Floats, ServerOptimiser, with_values
@@ -83,13 +83,8 @@ class LuarState:
             Incompatible: the model has no more than `delta` layers, or a loaded state is of another model.
         """
         self._buffers = frozenset(buffers)
-        self.layers = layers_of(state, self._buffers, self.group)
+        self.layers = self._enough(state)
         count = len(self.layers)
-        if self.delta and self.delta >= count:
-            raise Incompatible(
-                f"delta {self.delta}: must be below the model's number of layers, {count} ({self.group} of two or more "
-                "dimensions); lower strategy.delta or take a deeper model"
-            )
         if warn and self.delta > _RISKY_SHARE * count:
             log.warning("delta %d of %d layers: training tends to diverge above 3/4", self.delta, count)
         if not self.rounds:
@@ -99,6 +94,24 @@ class LuarState:
         if self._loaded is not None:
             self.recycled = tuple(list(self.layers)[int(i)] for i in self._loaded)
             self._loaded = None
+
+    def fits(self, layout: Layout, buffers: Collection[str]) -> None:
+        """Look at a model's shapes alone, before a run is begun.
+
+        Raises:
+            Incompatible: the model has no more than `delta` layers.
+        """
+        self._buffers = frozenset(buffers)
+        self._enough(NamedArrays({s.name: np.broadcast_to(np.float32(0), s.shape) for s in layout.segments}))
+
+    def _enough(self, state: NamedArrays) -> dict[str, tuple[str, ...]]:
+        layers = layers_of(state, self._buffers, self.group)
+        if self.delta and self.delta >= len(layers):
+            raise Incompatible(
+                f"delta {self.delta}: must be below the model's number of layers, {len(layers)} ({self.group} of two "
+                "or more dimensions); lower strategy.delta or take a deeper model"
+            )
+        return layers
 
     @property
     def left_out(self) -> frozenset[str]:

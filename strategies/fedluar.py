@@ -132,6 +132,15 @@ class FedLUAR(FederatedStrategy):
         layout, left_out = super().travelling(layout, server_round), self.luar.left_out
         return layout.only(n for n in layout.names if n not in left_out)
 
+    def longest(self, layout: Layout) -> Layout:
+        """A round without recycled layers.
+
+        Raises:
+            Incompatible: the model has no more than `delta` layers.
+        """
+        self.luar.fits(longest := super().longest(layout), self.buffers.names)
+        return longest
+
     def extras(self, server_round: int) -> dict[str, int | float | str | bool | bytes]:
         """Tell the clients mu."""
         return {"proximal-mu": self.mu} if self.mu else {}

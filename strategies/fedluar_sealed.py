@@ -21,6 +21,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from torch import nn
 
+from crypto.packing import Layout
 from strategies._luar_state import LuarState, luar_state
 from strategies.errors import Incompatible
 from strategies.plan import RoundPlan, Weighting
@@ -79,6 +80,15 @@ class SealedFedLUAR(ReplicatedStrategy):
                 "numpy's float types between rounds; cast the model to float32"
             )
         self._luar.begin(self.state, self.buffers.names)
+
+    def longest(self, layout: Layout) -> Layout:
+        """A round without recycled layers.
+
+        Raises:
+            Incompatible: the model has no more than `delta` layers.
+        """
+        self._luar.fits(longest := super().longest(layout), self.buffers.names)
+        return longest
 
     def extras(self, server_round: int) -> dict[str, int | float | str | bool | bytes]:
         """Tell the clients mu."""

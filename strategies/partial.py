@@ -96,6 +96,15 @@ class FedPartial(FederatedStrategy):
         replace(self, mean)
 
 
+def stem_of(model: nn.Module) -> tuple[str, ...]:
+    """Return the names of the submodules and parameters that make up a model's embeddings.
+
+    Raises:
+        Incompatible: it is no stack of blocks.
+    """
+    return tuple(checked(model).stem)
+
+
 def trained_names(parts: Parts, trained: Trained) -> list[str]:
     """Return the names of the arrays that train.
 
@@ -132,4 +141,4 @@ class PartialClient(ClientHalf):
         train_only(model, plan.names)
 
 
-__all__ = ["FedPartial", "PartialClient", "trained_names"]
+__all__ = ["FedPartial", "PartialClient", "stem_of", "trained_names"]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fedsim._cli.exits import exits, stoppable
+from fedsim._cli.exits import exits, stoppable, writing
 from fedsim.errors import OK, UNAVAILABLE
 
 app = typer.Typer(
@@ -50,7 +50,8 @@ def init(
 
     with exits():
         settings = load_config(config, [f"federation.num_clients={clients}", *(set_ or [])])
-        made = initialise(folder, settings, host or (), port, superlink_port, helper)
+        with writing(folder, "FOLDER"):
+            made = initialise(folder, settings, host or (), port, superlink_port, helper)
         typer.echo(f"deployment of {settings.federation.num_clients} clients: {made.deployment.root}")
         typer.echo(f"app {made.app_sha256}")
         if made.key_id:

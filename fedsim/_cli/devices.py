@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedsim._cli.exits import exits
+from fedsim._cli.exits import exits, writing
 
 ConfigFile = Annotated[Path | None, typer.Argument(help="Settings of the run as TOML; without one, the defaults.")]
 Sets = Annotated[
@@ -49,11 +49,13 @@ def _import(fedscale: Path | None, behaviour: Path | None, out: Path | None) -> 
         raise ConfigError([Problem("--out", str(out), "takes one trace in one file", "import them one after another")])
     if fedscale is not None:
         found = import_capacity(fedscale)
-        write_devices(found, out, clients=False)
+        with writing(out):
+            write_devices(found, out, clients=False)
         return f"{len(found)} devices: {out}; use it by devices.profile=trace, devices.trace={out}"
     assert behaviour is not None
     rows = import_behaviour(behaviour)
-    write_presence(rows, out)
+    with writing(out):
+        write_presence(rows, out)
     return f"{len(rows)} intervals: {out}; use it by devices.availability_trace={out}"
 
 
@@ -91,7 +93,8 @@ def _of_run(config: Path | None, assignments: list[str], out: Path | None, as_js
 
     found = devices_of(load_config(config, assignments))
     if out is not None:
-        write_devices(found, out)
+        with writing(out):
+            write_devices(found, out)
     if as_json:
         return json.dumps(devices_table(found))
     lines = [f"{count:>5} x {tier}" for tier, count in Counter(device.tier for device in found).items()]

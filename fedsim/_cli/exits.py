@@ -5,6 +5,7 @@ import logging
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
@@ -29,6 +30,22 @@ def exits(json_stream: TextIO | None = None) -> Iterator[None]:
         if code is None:
             raise
         raise _end(f"error: {error}", code, json_stream) from None
+
+
+@contextmanager
+def writing(path: Path, option: str = "--out") -> Iterator[None]:
+    """Refuse, in the terms of an option, a path at which nothing can be written.
+
+    Raises:
+        ConfigError: an :class:`OSError` came out of the block.
+    """
+    from fedsim.errors import ConfigError, Problem
+
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError([Problem(option, str(path), f"cannot be written ({reason})", "name another path")]) from None
 
 
 def _end(message: str, code: int, json_stream: TextIO | None) -> typer.Exit:

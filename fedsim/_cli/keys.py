@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedsim._cli.exits import exits
+from fedsim._cli.exits import exits, writing
 
 ConfigFile = Annotated[Path | None, typer.Argument(help="Settings of the run as TOML; without one, the defaults.")]
 Sets = Annotated[
@@ -66,10 +66,11 @@ def make(out: Path, config: Path | None, assignments: list[str]) -> dict[str, An
     if there:
         remedy = "name a new folder, or remove the old keys first"
         raise ConfigError([Problem("--out", str(out), f"holds {', '.join(there)}: keys are never overwritten", remedy)])
-    paths = save_keys(out, bundles)
-    if task is not None:
-        task.write(out / HELPER / TASK_FILE)
-        write_identities(out / HELPER, out / SERVER)
+    with writing(out):
+        paths = save_keys(out, bundles)
+        if task is not None:
+            task.write(out / HELPER / TASK_FILE)
+            write_identities(out / HELPER, out / SERVER)
     return {
         "protection": name,
         "scheme": scheme,

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedsim._cli.exits import exits
+from fedsim._cli.exits import exits, writing
 
 ConfigFile = Annotated[Path | None, typer.Argument(help="Settings of the run as TOML; without one, the defaults.")]
 Sets = Annotated[
@@ -92,7 +92,8 @@ def _draw(view: dict[str, Any], folder: Path) -> list[Path]:
     )
     paths = []
     for chart in (labels, alike):
-        write_png(chart, folder / f"{chart.key}.png")
+        with writing(folder):
+            write_png(chart, folder / f"{chart.key}.png")
         paths.append(folder / f"{chart.key}.png")
     return paths
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
     from crypto.sizes import SizeRow
 
+#: Parameters of the largest model that is thought of here.
+_MOST = 10**11
+#: Smallest and largest bound: float32 ends a little beyond.
+_SMALLEST, _LARGEST = 1e-37, 1e38
 #: Of the table where the output is no terminal; a terminal's own width counts otherwise.
 _WIDTH = 150
 
@@ -25,7 +29,7 @@ def sizes(
         typer.Option("--model", help="A model that papers count (vit-b16, resnet18, ...), or one of ours (mlp, ...)."),
     ] = None,
     length: Annotated[
-        int | None, typer.Option("--length", min=1, help="Number of parameters, in place of a model.")
+        int | None, typer.Option("--length", min=1, max=_MOST, help="Number of parameters, in place of a model.")
     ] = None,
     clients: Annotated[int | None, typer.Option("--clients", min=1, help="Vectors that are summed.")] = None,
     bound: Annotated[float | None, typer.Option("--bound", help="Largest absolute value of a parameter.")] = None,
@@ -56,6 +60,13 @@ def sizes(
         if unknown:
             known = f"must be one of {', '.join(SCHEMES)}"
             raise ConfigError([Problem("--scheme", name, known, "or leave it out to see all") for name in unknown])
+        if bound is not None and not _SMALLEST <= bound <= _LARGEST:
+            rule = f"must be a number from {_SMALLEST:g} to {_LARGEST:g}"
+            raise ConfigError(
+                [Problem("--bound", f"{bound:g}", rule, "give the largest absolute value of a parameter")]
+            )
+        if not 0 <= kept <= 1:
+            raise ConfigError([Problem("--kept", f"{kept:g}", "must be a share, from 0 to 1", "correct it")])
         settings = load_config(None, set_ or [])
         summed = settings.federation.sampled if clients is None else clients
         limit = settings.protection.plan_bound if bound is None else bound

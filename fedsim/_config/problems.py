@@ -62,7 +62,11 @@ def _problem(key: str, field: FieldInfo | None, detail: dict[str, Any], data: Ma
         return Problem(key, value, f"must be a table of settings, [{section}]", _example(section))
     given = _given(section, name, data, detail["input"])
     if error == "value_error":
-        return Problem(key, show(given), str(detail["ctx"]["error"]), "see the data set's or model's own options")
+        options = section in ("task", "model") or name == "proxy_options"
+        remedy = (
+            "see the data set's or model's own options" if options else "correct it; `fedsim config` says what it is"
+        )
+        return Problem(key, show(given), str(detail["ctx"]["error"]), remedy)
     assert field is not None
     if pattern_of_flwr := (name == "name" and section == "strategy"):
         close = difflib.get_close_matches(str(given), [f"flwr:{n}" for n in FLWR_OPTIONS], 1, 0.5)

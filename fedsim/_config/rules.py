@@ -134,7 +134,7 @@ RULES: tuple[Rule, ...] = (
         ),
         "needs clients that open a sum to the same bits, or they would choose other layers; each decryption of "
         "{protection.name} has noise of its own",
-        "use bfv, ckks or openfhe-bgv, or a protection that opens to the server (plain, openfhe-threshold, preamble)",
+        "use bfv, rlwe, ckks or openfhe-bgv, or one that opens to the server (plain, rlwe-threshold, preamble)",
     ),
     Rule(
         ("strategy.downlink", "strategy.optimizer", "strategy.recycle"),
@@ -177,7 +177,7 @@ RULES: tuple[Rule, ...] = (
         lambda c: (
             isinstance(c.strategy, LeffConfig)
             and c.strategy.selector == "gradient"
-            and isinstance(c.protection, PreambleConfig | OpenFheThresholdConfig)
+            and isinstance(c.protection, PreambleConfig | OpenFheThresholdConfig | RlweThresholdConfig)
         ),
         "under {protection.name} the blocks that a client chooses by itself would not be known",
         "use another selector, such as importance",

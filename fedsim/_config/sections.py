@@ -55,7 +55,7 @@ class DataConfig(Section):
         default="steal",
         description="clients with less than min_size samples: draw all again, take from the largest, or accept",
     )
-    min_size: CountOrZero = Field(default=10, description="fewest samples of a client that the policy aims at")
+    min_size: Count = Field(default=10, description="fewest samples of a client that the policy aims at")
     shards_per_client: Count = Field(default=2, description="shard: number of label-sorted shards a client gets")
     classes_per_client: Count = Field(default=2, description="pathological: number of classes a client holds")
     proxy_examples: CountOrZero | None = Field(

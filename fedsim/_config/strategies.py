@@ -181,8 +181,9 @@ class DictPflConfig(Strategy):
     train_bias: bool = Field(default=False, description="biases and norms train too")
     convolutions: bool = Field(default=False, description="convolutions are decomposed, not frozen")
     prune_share: BelowOne = Field(default=0.7, description="s: share of the coordinates that may be at rest; 0: all go")
-    patience: Count = Field(
-        default=3, lt=2**16, description="tau: rounds in a row at rest before a coordinate is left out"
+    # Not a Count with another bound: of two bounds of a kind pydantic keeps one without a word.
+    patience: Annotated[int, Field(ge=1, lt=2**16)] = Field(
+        default=3, description="tau: rounds in a row at rest before a coordinate is left out"
     )
     beta: Annotated[float, Field(gt=0, lt=1)] = Field(
         default=0.2, description="a reactivation's probability falls by this factor if in vain, else rises"

@@ -31,6 +31,7 @@ __all__ = [
     "devices_table",
     "read_devices",
     "read_rows",
+    "whole",
     "write_devices",
 ]
 
@@ -205,16 +206,36 @@ def deal(
         found = [base] * num_clients
     if network is not None:
         found = [device.on(network) for device in found]
-    if profile == "log-normal":
-        speed = np.exp(sigma * rng.standard_normal(num_clients))
-        link = np.exp(network_sigma * rng.standard_normal(num_clients))
-        found = [_scaled(d, float(s), float(n)) for d, s, n in zip(found, speed, link, strict=True)]
-    elif profile == "zipf":
-        factors = (1.0 + rng.permutation(num_clients)) ** -exponent
-        found = [_scaled(d, float(f), float(f)) for d, f in zip(found, factors, strict=True)]
+    try:
+        # What leaves the range of floats is refused with the device.
+        with np.errstate(over="ignore", under="ignore"):
+            found = _spread(found, profile, rng, sigma, network_sigma, exponent)
+    except BadTrace as error:
+        asked = (
+            f"exponent = {exponent:g}" if profile == "zipf" else f"sigma = {sigma:g}, network_sigma = {network_sigma:g}"
+        )
+        raise BadTrace(f"devices.{asked} is too wide a law: {error}, or lower it") from None
     if availability == 1.0:
         return found
     return [replace(device, availability=availability * device.availability) for device in found]
+
+
+def _spread(
+    found: list[Device],
+    profile: str,
+    rng: np.random.Generator,
+    sigma: float,
+    network_sigma: float,
+    exponent: float,
+) -> list[Device]:
+    if profile == "log-normal":
+        speed = np.exp(sigma * rng.standard_normal(len(found)))
+        link = np.exp(network_sigma * rng.standard_normal(len(found)))
+        return [_scaled(d, float(s), float(n)) for d, s, n in zip(found, speed, link, strict=True)]
+    if profile == "zipf":
+        factors = (1.0 + rng.permutation(len(found))) ** -exponent
+        return [_scaled(d, float(f), float(f)) for d, f in zip(found, factors, strict=True)]
+    return found
 
 
 def _scaled(device: Device, speed: float, link: float) -> Device:
@@ -228,8 +249,9 @@ def _scaled(device: Device, speed: float, link: float) -> Device:
 
 
 def _by_share(num_clients: int, tiers: Mapping[str, float], rng: np.random.Generator) -> list[Device]:
-    names = list(tiers)
-    edges = np.floor(np.cumsum(list(tiers.values())) / sum(tiers.values()) * num_clients + 0.5).astype(int)
+    names, largest = list(tiers), max(tiers.values())
+    shares = np.array([share / largest for share in tiers.values()])
+    edges = np.floor(np.cumsum(shares) / shares.sum() * num_clients + 0.5).astype(int)
     numbers = np.repeat(np.arange(len(names)), np.diff(edges, prepend=0))
     return [PRESETS[names[number]] for number in rng.permutation(numbers)]
 
@@ -276,15 +298,35 @@ def read_devices(path: Path) -> tuple[list[int] | None, list[Device]]:
         try:
             values = {name: _value(name, value) for name, value in row.items() if name != "client"}
             found.append(Device(**{"tier": "trace", **values}))
-        except (TypeError, ValueError) as error:
+        except ValueError as error:
             raise BadTrace(f"{path}, row {number}: {error}") from error
-    return ([int(row["client"]) for row in table] if "client" in columns else None), found
+    if "client" not in columns:
+        return None, found
+    return [whole(path, number, "client", row["client"]) for number, row in enumerate(table, 1)], found
+
+
+def whole(path: Path, number: int, name: str, value: Any) -> int:
+    """Return a cell that must be a whole number.
+
+    Raises:
+        BadTrace: it is none; names the row.
+    """
+    if not isinstance(value, int) and not (isinstance(value, float) and value.is_integer()):
+        raise BadTrace(f"{path}, row {number}: {name} is {value!r}; it must be a whole number, correct it")
+    return int(value)
 
 
 def _value(name: str, value: Any) -> Any:
-    if name == "tier":
+    if name == "tier" and value not in (None, ""):
         return str(value)
-    return round(float(value)) if name in _WHOLE else float(value)
+    try:
+        number = float(value)
+        return round(number) if name in _WHOLE else number
+    except (TypeError, ValueError, OverflowError):
+        shown = "empty" if value in (None, "") else repr(value)
+        raise BadTrace(
+            f"{name} is {shown}; it must be a {'text' if name == 'tier' else 'number'}, correct it"
+        ) from None
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -34,10 +34,12 @@ class _Plain(pickle.Unpickler):
 def _load(path: Path) -> Mapping[Any, Mapping[str, Any]]:
     try:
         found = _Plain(io.BytesIO(path.read_bytes())).load()
-    except (OSError, EOFError, pickle.UnpicklingError, ValueError, IndexError, KeyError, AttributeError) as error:
-        raise BadTrace(f"{path} is no trace of FedScale's ({error}): name its pickled dict") from error
+    except Exception as error:  # a damaged pickle raises whatever its opcodes meet
+        raise BadTrace(f"{path} is no trace of FedScale's ({error or 'damaged'}): name its pickled dict") from error
     if not isinstance(found, dict) or not found or not all(isinstance(row, dict) for row in found.values()):
         raise BadTrace(f"{path} is a {type(found).__name__}: it must be a dict of client -> dict; name another file")
+    if len({type(client) for client in found}) > 1:
+        raise BadTrace(f"{path} numbers some clients and names others: it must do one of the two; name another file")
     return found
 
 
@@ -59,7 +61,11 @@ def import_capacity(path: Path, forward_flops: float = FORWARD_FLOPS) -> list[De
             raise BadTrace(
                 f"{path}, client {client}: {error!r}; computation and communication must be there"
             ) from error
-        devices.append(Device(tier="fedscale", flops_per_s=speed, downlink_bit_s=link, uplink_bit_s=link, cores=8))
+        try:
+            device = Device(tier="fedscale", flops_per_s=speed, downlink_bit_s=link, uplink_bit_s=link, cores=8)
+        except BadTrace as error:
+            raise BadTrace(f"{path}, client {client}: {error}") from error
+        devices.append(device)
     return devices
 
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from fedsim.simulation.devices import Device, read_rows
+from fedsim.simulation.devices import Device, read_rows, whole
 from fedsim.simulation.errors import BadTrace
 
 __all__ = ["Always", "InRounds", "Presence", "Traced", "read_presence"]
@@ -150,9 +150,12 @@ def read_presence(path: Path, num_clients: int) -> Traced:
     try:
         period_s = max(max(float(row["end_s"]), float(row.get("period_s", 0.0))) for row in rows)
         intervals: dict[int, list[Interval]] = {}
-        for row in rows:
-            if 0 <= int(row["client"]) < num_clients:
-                intervals.setdefault(int(row["client"]), []).append((float(row["start_s"]), float(row["end_s"])))
+        for number, row in enumerate(rows, 1):
+            client = whole(path, number, "client", row["client"])
+            if 0 <= client < num_clients:
+                intervals.setdefault(client, []).append((float(row["start_s"]), float(row["end_s"])))
         return Traced(intervals, period_s)
+    except BadTrace:
+        raise
     except (TypeError, ValueError) as error:
-        raise BadTrace(f"{path}: {error}") from error
+        raise BadTrace(f"{path}: {error}; start_s, end_s and period_s must be numbers in each row") from error

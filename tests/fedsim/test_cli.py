@@ -143,8 +143,10 @@ def test_an_unforeseen_error_keeps_its_traceback(runner: FakeRunner) -> None:
 
 def test_errors_of_other_rooms_have_codes() -> None:
     from crypto.errors import BackendUnavailable, BudgetExceeded, WireError
+    from strategies.errors import Incompatible
 
     assert [exit_code_of(e("x")) for e in (BackendUnavailable, BudgetExceeded, WireError)] == [4, 2, 1]
+    assert exit_code_of(Incompatible("x")) == 2
     assert exit_code_of(ValueError("x")) is None
     stranger = type("BackendUnavailable", (Exception,), {"__module__": "elsewhere"})
     assert exit_code_of(stranger()) is None

@@ -120,3 +120,27 @@ def test_every_protection_costs_virtual_time(name):
     clock = clock_of(site_of(to_run_config(config)))
     assert clock.turn(0, Work()).seconds["seal"] > 0 and clock.add_s() > 0
     assert (clock.costs.open_s > 0) == (config.protection.opened_by == "clients")
+
+
+@pytest.mark.parametrize("command", [("devices",), ("partition", "--set", "task.name=digits")])
+def test_a_path_that_cannot_be_written_is_refused_by_name(tmp_path, command):
+    (tmp_path / "file").write_text("x")
+    done = cli(*command, "--out", tmp_path / "file" / "d")
+    assert done.exit_code == 2 and "--out" in done.stderr and "cannot be written" in done.stderr
+
+
+def test_clients_that_are_numbered_and_named_are_refused(tmp_path):
+    row = {"computation": 1, "communication": 1}
+    done = cli("devices", "--fedscale", trace(tmp_path / "t", {1: row, "x": row}), "--out", tmp_path / "d.csv")
+    assert done.exit_code == 2 and "numbers some clients and names others" in done.stderr
+
+
+def test_a_damaged_trace_is_refused_whatever_its_opcodes_meet(tmp_path):
+    rng = np.random.default_rng(1)
+    good = pickle.dumps({n: {"computation": 1.5, "communication": 2} for n in range(3)})
+    for _ in range(300):
+        data = bytearray(good)
+        for at in rng.integers(len(data), size=2):
+            data[at] = rng.integers(256)
+        (tmp_path / "t").write_bytes(data)
+        assert cli("devices", "--fedscale", tmp_path / "t", "--out", tmp_path / "d.csv").exit_code in (0, 2)

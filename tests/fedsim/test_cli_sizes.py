@@ -105,3 +105,14 @@ def test_a_model_of_ours_is_shaped_and_counted():
 def test_a_rank_needs_shapes(wrong):
     done = call(*wrong, "--rank", "4")
     assert done.exit_code == 2 and "--rank" in done.stderr
+
+
+@pytest.mark.parametrize("bound", ["0", "-1", "nan", "inf", "1e300", "1e-300"])
+def test_refuses_a_bound_that_no_parameter_has(bound: str) -> None:
+    done = CliRunner().invoke(app, ["sizes", "--bound", bound])
+    assert done.exit_code == 2 and "--bound" in done.stderr
+
+
+def test_refuses_a_share_that_is_no_number() -> None:
+    done = CliRunner().invoke(app, ["sizes", "--model", "vit-b16", "--rank", "4", "--kept", "nan"])
+    assert done.exit_code == 2 and "--kept" in done.stderr

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from fedsim._config.base import Section
+from fedsim._config.describe import variants
 from fedsim._config.rules import RULES
 from fedsim._config.strategies import FLWR_OPTIONS
 from fedsim.config import (
@@ -538,3 +540,17 @@ def test_a_number_too_large_is_told_the_bound(key, bound):
 def test_more_threads_than_a_machine_can_start_are_refused():
     with pytest.raises(ConfigError, match="threads_per_worker = 100000: .* at most 1024"):
         load_config(None, ["engine.threads_per_worker=100000"])
+
+
+def test_no_setting_has_two_bounds_of_a_kind_of_which_one_would_not_count() -> None:
+    kinds = [kind for section in ("strategy", "protection") for kind in variants(section).values()]
+    kinds += [type(value) for value in dict(load_config()).values() if isinstance(value, Section)]
+    for kind in kinds:
+        for name, field in kind.model_fields.items():
+            bounds = [type(bound) for bound in field.metadata]
+            assert len(set(bounds)) == len(bounds), f"{kind.__name__}.{name}: {field.metadata}"
+
+
+def test_refuses_patience_beyond_its_counter() -> None:
+    with pytest.raises(ConfigError, match="strategy.patience = 65536"):
+        load_config(None, ["strategy.name=dictpfl", "strategy.patience=65536"])

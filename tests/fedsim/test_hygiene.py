@@ -16,7 +16,7 @@ from crypto.keys import CLIENTS, SERVER, KeyBundle, save_keys
 from fedsim.checkpoint import Checkpoint, save_checkpoint
 from fedsim.cli import app
 from fedsim.config import load_config
-from fedsim.errors import FedsimError
+from fedsim.errors import ConfigError
 from fedsim.events import NullObserver
 from fedsim.hygiene import scan
 from fedsim.keystore import kept_at
@@ -147,5 +147,5 @@ def test_what_leaks_out_of_a_sealed_run_is_found(sealed, tmp_path, leak):
 
 
 def test_nothing_to_look_at_is_refused(tmp_path):
-    with pytest.raises(FedsimError, match="does not exist: name a run's folder"):
+    with pytest.raises(ConfigError, match="does not exist; name a run's folder"):
         scan(tmp_path / "none")

@@ -86,7 +86,7 @@ HEAD = "client,flops_per_s,downlink_bit_s,uplink_bit_s\n"
         (HEAD, "in 0 rows"),
         (HEAD + "0,1e9,0,1e6\n", "row 1: .*downlink_bit_s is 0.* must be above 0"),
         (HEAD + "0,1e9,1e6,1e6\n1,nan,1e6,1e6\n", "row 2"),
-        (HEAD + "0,fast,1e6,1e6\n", "row 1: could not convert"),
+        (HEAD + "0,fast,1e6,1e6\n", "row 1: flops_per_s is .fast.; it must be a number"),
         (HEAD + "0,1e9,1e6,1e6\n2,1e9,1e6,1e6\n", "no row for client 1"),
         (HEAD + "0,1e9,1e6,1e6\n0,1e9,1e6,1e6\n1,1e9,1e6,1e6\n", "two rows for one client"),
         ("", "cannot be read as CSV or Parquet"),
@@ -102,3 +102,44 @@ def test_a_bad_file_is_named_with_row_and_rule(tmp_path, text, words):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(BadTrace, match="none.parquet cannot be read"):
         deal(2, 1, "trace", trace=tmp_path / "none.parquet")
+
+
+ROW = "1e9,1e6,1e6"
+HEAD = "flops_per_s,downlink_bit_s,uplink_bit_s"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"client,{HEAD}\nfoo,{ROW}\n", r"row 1: client is 'foo'.*whole number"),
+        (f"client,{HEAD}\n0,{ROW}\n,{ROW}\n", r"row 2: client is None.*whole number"),
+        (f"client,{HEAD}\n0.5,{ROW}\n", r"row 1: client is 0.5.*whole number"),
+        (f"client,{HEAD}\ninf,{ROW}\n", r"row 1: client is inf.*whole number"),
+        (f"{HEAD},cores\n{ROW},inf\n", r"row 1: cores is inf.*number"),
+        (f"{HEAD},cores\n{ROW},2024-01-01\n", r"row 1: cores is .*number"),
+        (f"{HEAD},tier\n{ROW},\n", r"row 1: tier is empty.*text"),
+        (f"{HEAD}\n,1,1\n", r"row 1: flops_per_s is empty.*number"),
+    ],
+)
+def test_a_cell_that_is_no_number_is_named_with_its_row(tmp_path, text, message):
+    (tmp_path / "d.csv").write_text(text)
+    with pytest.raises(BadTrace, match=message):
+        read_devices(tmp_path / "d.csv")
+
+
+def test_shares_of_any_size_deal_as_their_ratios():
+    huge = deal(10, 1, "tiers", tiers={"phone-low": 1e308, "phone-mid": 1e308})
+    assert huge == deal(10, 1, "tiers", tiers={"phone-low": 1, "phone-mid": 1})
+
+
+@pytest.mark.parametrize(
+    ("profile", "options", "named"),
+    [
+        ("log-normal", {"sigma": 1e9}, "devices.sigma = 1e.09"),
+        ("log-normal", {"network_sigma": 1e5}, "network_sigma = 100000"),
+        ("zipf", {"exponent": 1e9}, "devices.exponent = 1e.09"),
+    ],
+)
+def test_a_law_that_leaves_the_range_of_numbers_is_named(profile, options, named):
+    with pytest.raises(BadTrace, match=named + ".*too wide a law.*lower it"):
+        deal(20, 1, profile, **options)

@@ -77,3 +77,19 @@ def test_a_bad_file_is_refused(tmp_path, text, words):
     path.write_text(text)
     with pytest.raises(BadTrace, match=words):
         read_presence(path, 1)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("foo,1,2", "row 1: client is 'foo'"),
+        ("0.5,1,2", "row 1: client is 0.5"),
+        ("inf,1,2", "row 1: client is inf"),
+        (",1,2", "row 1: client is None"),
+        ("0,,2", "start_s, end_s and period_s must be numbers"),
+    ],
+)
+def test_a_cell_that_is_no_number_is_refused(tmp_path, row, message):
+    (tmp_path / "t.csv").write_text(f"client,start_s,end_s\n{row}\n")
+    with pytest.raises(BadTrace, match=message):
+        read_presence(tmp_path / "t.csv", 2)
