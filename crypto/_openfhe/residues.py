@@ -57,7 +57,7 @@ def unpack(data: memoryview, bits: int, moduli: NDArray[np.uint64], shape: tuple
             as its checksum is right.
     """
     each = packed_bytes(prod(abs(size) for size in shape), bits)
-    if data.nbytes % each or (min(shape) > 0 and data.nbytes != each):
+    if data.nbytes != each and (min(shape) >= 0 or data.nbytes % each):
         raise WireError(f"{data.nbytes} bytes: residues of shape {shape} take {each}; the message was cut off")
     group = 64 // gcd(64, bits)
     words = np.frombuffer(data, "<u8").reshape(-1, group * bits // 64)
