@@ -102,7 +102,8 @@ class LuarState:
             Incompatible: the model has no more than `delta` layers.
         """
         self._buffers = frozenset(buffers)
-        self._enough(NamedArrays({s.name: np.broadcast_to(np.float32(0), s.shape) for s in layout.segments}))
+        floats = [s for s in layout.segments if s.dtype.startswith(("float", "bfloat"))]
+        self._enough(NamedArrays({s.name: np.broadcast_to(np.float32(0), s.shape) for s in floats}))
 
     def _enough(self, state: NamedArrays) -> dict[str, tuple[str, ...]]:
         layers = layers_of(state, self._buffers, self.group)

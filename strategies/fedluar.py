@@ -138,8 +138,8 @@ class FedLUAR(FederatedStrategy):
         Raises:
             Incompatible: the model has no more than `delta` layers.
         """
-        self.luar.fits(longest := super().longest(layout), self.buffers.names)
-        return longest
+        self.luar.fits(layout, self.buffers.names)
+        return super().longest(layout)
 
     def extras(self, server_round: int) -> dict[str, int | float | str | bool | bytes]:
         """Tell the clients mu."""

@@ -87,8 +87,8 @@ class SealedFedLUAR(ReplicatedStrategy):
         Raises:
             Incompatible: the model has no more than `delta` layers.
         """
-        self._luar.fits(longest := super().longest(layout), self.buffers.names)
-        return longest
+        self._luar.fits(layout, self.buffers.names)
+        return super().longest(layout)
 
     def extras(self, server_round: int) -> dict[str, int | float | str | bool | bytes]:
         """Tell the clients mu."""

@@ -1,5 +1,6 @@
 """``fedsim deploy``: a real federation, in containers or on real hosts."""
 
+import math
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +23,12 @@ File = Annotated[Path, typer.Option("--file", "-f", help="The compose file.")]
 COMPOSE = Path("docker-compose.yml")
 
 
+def _seconds(value: float) -> float:
+    if not 0 <= value < math.inf:
+        raise typer.BadParameter(f"{value:g} is no length of time; give a number of seconds, at least 0")
+    return value
+
+
 def _tell(text: str) -> None:
     typer.echo(text, err=True)
 
@@ -38,8 +45,10 @@ def init(
     host: Annotated[
         list[str] | None, typer.Option("--host", help="Name or address of the server for clients; repeatable.")
     ] = None,
-    port: Annotated[int, typer.Option("--port", help="Port that clients connect to.")] = 8443,
-    superlink_port: Annotated[int, typer.Option(help="With --direct: port of the SuperLink on this machine.")] = 8000,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port that clients connect to.")] = 8443,
+    superlink_port: Annotated[
+        int, typer.Option(min=1, max=65535, help="With --direct: port of the SuperLink on this machine.")
+    ] = 8000,
     helper: Annotated[
         str, typer.Option("--helper", help="Under preamble: address of the second aggregator for the server.")
     ] = "tls://helper:9443",
@@ -89,7 +98,7 @@ def run(
     direct: Direct = False,
     connection: Annotated[str, typer.Option(hidden=True)] = "direct",
     resume: Annotated[str, typer.Option("--resume", help="Name of the folder of a run that was cut off.")] = "",
-    wait: Annotated[float, typer.Option("--wait", help="Seconds to wait for the clients.")] = 120.0,
+    wait: Annotated[float, typer.Option("--wait", callback=_seconds, help="Seconds to wait for the clients.")] = 120.0,
 ) -> None:
     """Register the clients, start a run, and show it until it has ended; the exit code is the run's."""
     from fedsim.config import load_config
@@ -167,8 +176,12 @@ def server(
 @app.command()
 def node(
     folder: Annotated[Path, typer.Argument(help="A client's own folder, with node.toml.")],
-    wait: Annotated[float, typer.Option("--wait", help="Seconds to wait for the server before giving up.")] = 60.0,
-    port: Annotated[int, typer.Option("--port", help="Port on this machine for the node's own use; 0: any.")] = 0,
+    wait: Annotated[
+        float, typer.Option("--wait", callback=_seconds, help="Seconds to wait for the server before giving up.")
+    ] = 60.0,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port on this machine for the node's own use; 0: any.")
+    ] = 0,
 ) -> None:
     """Run one client on this host until stopped."""
     from fedsim.deploy.node import run_node

@@ -34,14 +34,32 @@ def serve(
 ) -> None:
     """Run the helper until SIGTERM; `ready` on standard output says that it listens."""
     with exits():
-        from fedsim.errors import FedsimError
+        from fedsim.errors import ConfigError, FedsimError, Problem
         from fedsim.helper_daemon import log_to_stderr, run
 
         log_to_stderr()
+        _place(listen)
+        if state is not None and not state.is_dir():
+            # Found out at the first release otherwise, after a round was trained for nothing.
+            raise ConfigError([Problem("--state", str(state), "is no folder", "make it, on a disk that stays")])
         try:
             run(keys, listen, task, state)
-        except (FileNotFoundError, PermissionError) as error:
-            raise FedsimError(str(error)) from error
+        except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
+            # Those of our own say what to do; the system's only what is wrong.
+            what = f"{error.filename}: {error.strerror}; correct --keys, --task or --state"
+            raise FedsimError(what if error.filename else str(error)) from error
+
+
+def _place(listen: str) -> Path | tuple[str, int]:
+    """Return where to listen, or refuse the option."""
+    from crypto.errors import InputError
+    from fedsim.errors import ConfigError, Problem
+    from strategies.helper_link import parse_address
+
+    try:
+        return parse_address(listen)
+    except InputError as error:
+        raise ConfigError([Problem("--listen", listen, str(error), "correct it")]) from None
 
 
 @helper.command()
@@ -49,9 +67,8 @@ def alive(listen: Listen) -> None:
     """Say whether something listens there, for health checks; needs no keys and asks nothing."""
     with exits():
         from fedsim.errors import EngineError
-        from strategies.helper_link import parse_address
 
-        place = parse_address(listen)
+        place = _place(listen)
         try:
             if isinstance(place, Path):
                 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as plain:

@@ -5,6 +5,7 @@ The authority's private key signs and is then of no use to any running service; 
 
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 CA_DAYS = 3650
 SERVER_DAYS = 397
+_LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*\.?")
 #: Clocks of a federation's hosts may differ by this much.
 _SKEW = timedelta(hours=1)
 
@@ -100,10 +103,9 @@ def _alternative(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         pass
-    try:
-        return x509.DNSName(host)
-    except ValueError as error:
-        raise ValueError(f"host {host!r} is neither an address nor an ASCII host name; write it as one") from error
+    if not _HOST_NAME.fullmatch(host):
+        raise ValueError(f"host {host!r} is neither an address nor an ASCII host name; write it as one")
+    return x509.DNSName(host)
 
 
 def _sealed(

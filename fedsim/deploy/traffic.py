@@ -85,14 +85,17 @@ def read_traffic(log: Path, since: float = 0.0, until: float = float("inf")) -> 
     Raises:
         FedsimError: the log is missing, or a line is something else.
     """
-    found = Traffic()
+    found, empty = Traffic(), True
     try:
         with log.open(encoding="utf-8") as lines:
             for line in _parsed(lines):
+                empty = False
                 if since <= float(line["time"]) <= until:
                     found.add(line)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FedsimError(f"{log} is no log of the proxy ({error}): name the file that nginx wrote") from error
+    if empty and log.stat().st_size:
+        raise FedsimError(f"{log} is no log of the proxy (no line is a JSON object): name the file that nginx wrote")
     return found
 
 

@@ -10,6 +10,7 @@ from fedsim.config import load_config
 from fedsim.events import NullObserver
 from fedsim.measure.ledger import Ledger
 from fedsim.runner import run, simulate
+from strategies.errors import Incompatible
 from strategies.state import state_arrays
 
 BASE = ["task.name=digits", "model.name=mlp", "model.options.hidden=[64, 64, 32]", "federation.num_clients=5"]
@@ -125,3 +126,10 @@ def test_clients_choose_the_layers_where_only_they_open_sums(tmp_path, protectio
     one, two = Ledger.read(avg.folder), Ledger.read(luar.folder)
     assert two.upload_bytes() < 0.9 * one.upload_bytes()
     assert two.download_bytes() < 0.9 * one.download_bytes()
+
+
+@pytest.mark.parametrize("protection", ["plain", "rlwe"])
+def test_more_layers_than_the_model_has_are_refused_before_a_folder_is_made(tmp_path, protection):
+    with pytest.raises(Incompatible, match="delta 9: must be below the model's number of layers, [1-9]"):
+        simulate(settings(tmp_path, *LUAR, f"protection.name={protection}", "strategy.delta=9", "output.name=none"))
+    assert not (tmp_path / "none").exists()

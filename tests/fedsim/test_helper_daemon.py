@@ -111,7 +111,7 @@ def test_alive_says_whether_something_listens(daemon, tmp_path):
     assert call("alive", "--listen", daemon.address).output == "alive\n"
     gone = call("alive", "--listen", str(tmp_path / "none"))
     assert gone.exit_code == 5 and "start it with `fedsim helper serve`" in gone.output
-    assert call("alive", "--listen", "http://x").exit_code == 1
+    assert call("alive", "--listen", "http://x").exit_code == 2
 
 
 def test_serve_says_what_is_missing(tmp_path):
@@ -124,6 +124,17 @@ SETTINGS = [
     for setting in ("task.name=digits", "model.name=logistic", "protection.name=preamble", "protection.block_size=256")
     for word in ("--set", setting)
 ]
+
+
+@pytest.mark.parametrize("listen", ["tls://127.0.0.1:99999", "tls://nobody", "http://x"])
+def test_an_address_that_is_none_is_bad_usage(listen):
+    done = call("alive", "--listen", listen)
+    assert done.exit_code == 2 and "--listen" in done.stderr
+
+
+def test_serve_needs_a_place_for_what_was_released_before_it_listens(tmp_path):
+    done = call("serve", "--keys", str(tmp_path), "--listen", str(tmp_path / "s"), "--state", str(tmp_path / "none"))
+    assert done.exit_code == 2 and "--state" in done.stderr and "is no folder" in done.stderr
 
 
 def test_check_asks_as_the_leader_would(tmp_path):

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from crypto.keys import KeyBundle
+from fedsim.cli import app
 from fedsim.config import load_config
 from fedsim.deploy.folder import Deployment, Node
 from fedsim.deploy.init import initialise
@@ -96,6 +98,9 @@ def test_the_app_is_the_same_every_time(tmp_path):
     [
         (["output.name=mine"], [], "a deployment has many"),
         ([], ["bücher.example"], "ASCII host name"),
+        ([], ["a b"], "ASCII host name"),
+        ([], ["https://fl.example.org"], "ASCII host name"),
+        ([], ["-x.example.org"], "ASCII host name"),
     ],
 )
 def test_refuses_what_cannot_be_deployed(tmp_path, settings, hosts, message):
@@ -107,3 +112,14 @@ def test_never_overwrites_a_folder(tmp_path):
     (tmp_path / "something").write_text("")
     with pytest.raises(ConfigError, match="holds something already"):
         initialise(tmp_path, load_config(None, SMALL))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["init", "x", "--port", "0"], ["init", "x", "--port", "65536"], ["init", "x", "--superlink-port", "-1"]]
+    + [["run", "x", "--direct", "--wait", value] for value in ("nan", "inf", "-1")],
+)
+def test_refuses_ports_and_waits_that_are_none(tmp_path, arguments, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["deploy", *arguments])
+    assert done.exit_code == 2 and not any(tmp_path.iterdir())

@@ -42,3 +42,9 @@ def test_refuses_what_is_no_log(tmp_path, text):
         read_traffic(tmp_path / "log")
     with pytest.raises(FedsimError, match="is no log of the proxy"):
         read_traffic(tmp_path / "none")
+
+
+def test_a_file_of_something_else_is_no_log(tmp_path):
+    (tmp_path / "log").write_text("a,b\n1,2\n")
+    with pytest.raises(FedsimError, match="is no log of the proxy"):
+        read_traffic(tmp_path / "log")
