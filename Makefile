@@ -18,11 +18,12 @@ export RAY_USAGE_STATS_ENABLED := 0
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo    run a federation on real data and write its report (ARGS='--rounds 3 --protection bfv')"
+	@echo "make demo    run a federation on real data and write its report (ARGS='--rounds 3 --strategy fedprox')"
 	@echo "make deploy-demo  the same in containers, as real clients (ARGS='--set protection.name=bfv')"
 	@echo "make test    run the tests (ARGS='-k config', ARGS='-m slow', ARGS='-n 0'; two processes)"
 	@echo "make lint    formatter, linter and type checker"
 	@echo "make bench   benchmarks of engine, secure sums and sizes, with their limits"
+	@echo "make openfhe an interpreter that loads OpenFHE, for the protections of that name"
 	@echo "make sanitize the compiled module under address and undefined-behaviour sanitizers"
 	@echo "make soak    damaged input, leaks and kills for a while (SOAK_S=900)"
 	@echo "make clean   remove what was built; runs/ stays"
