@@ -238,6 +238,8 @@ def config_(
     from fedsim.config import load_config, to_toml
     from fedsim.config import template as whole
 
+    if template and (config or set_):
+        raise typer.BadParameter("--template prints the defaults alone; leave it out to print these settings in full")
     with exits():
         settings = load_config(config, set_ or [])
     typer.echo(whole() if template else to_toml(settings), nl=False)

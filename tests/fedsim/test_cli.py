@@ -188,6 +188,15 @@ def test_config_prints_what_it_read(tmp_path: Path) -> None:
     assert call("config", "--set", "x=1").exit_code == 2
 
 
+def test_a_template_of_other_settings_than_the_defaults_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('[protection]\nname = "bfv"\n')
+    for more in (["--set", "protection.name=bfv"], [str(path)]):
+        done = call("config", "--template", *more)
+        assert done.exit_code == 2
+        assert "the defaults alone" in " ".join(done.stderr.split())
+
+
 def test_list_shows_choices_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "backend_missing", lambda backend: f"{backend}: not here")
     done = call("list", "protections")
