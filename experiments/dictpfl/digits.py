@@ -99,6 +99,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--arms", nargs="*", help="some of them")
     args = parser.parse_args()
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     done = list(csv.DictReader(args.out.open())) if args.out.exists() else []
     for seed in range(1, args.seeds + 1):
         for name, settings in arms():

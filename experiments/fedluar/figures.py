@@ -64,6 +64,7 @@ def main() -> None:
     parser.add_argument("--arms", nargs="*", help="of the figure of layers; all that recycle by score if left out")
     parser.add_argument("--out", type=Path, default=Path("."))
     args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
     for table in args.tables:
         rows = read_rows(table)
         arms = args.arms or list(dict.fromkeys(r.arm for r in rows if r.arm.startswith("luar") and r.frequencies))

@@ -176,6 +176,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("runs"))
     parser.add_argument("--out", type=Path, default=Path("leff.csv"))
     args = parser.parse_args()
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     done = {(row.arm, row.seed) for row in read(args.out)}
     for seed in args.seeds:
         for arm in args.arms:

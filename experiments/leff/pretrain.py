@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
     parser.add_argument("--out", type=Path, default=Path("start.safetensors"))
     args = parser.parse_args()
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     state, loss = pretrain(load_config(args.config, args.set), args.epochs)
     args.out.write_bytes(model_bytes(state))
