@@ -75,6 +75,7 @@ def fill(path: Path, jobs: Iterable[tuple[str, int]], run: Callable[[str, int, l
         jobs: arm and seed of each run.
         run: takes arm, seed, and the rows so far.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
     rows = read_rows(path)
     for arm, seed in jobs:
         if any((r.arm, r.seed) == (arm, seed) for r in rows):
