@@ -94,7 +94,7 @@ _FACTORS = ("slow_factor", "lie_factor")
 def asked(sampled: int, num_clients: int, over_selection: float) -> int:
     """Return how many clients a round asks, given how many it wants."""
     # 1.1 * 10 is 11.000000000000002: without the rounding it would be 12.
-    whole = -int(-round(over_selection * sampled, 9) // 1)
+    whole = -int(-round(min(over_selection * sampled, num_clients), 9) // 1)
     return min(num_clients, max(sampled, whole))
 
 

@@ -21,6 +21,8 @@ CommitteeSize = Annotated[int, Field(ge=2, le=10)]
 RlweCommitteeSize = Annotated[int, Field(ge=2, le=50)]
 SmudgingBits = Annotated[int, Field(ge=20, le=64)]
 FractionBits = Annotated[int, Field(ge=1, le=52)]
+#: Its square, times lengths and numbers of clients, stays within floats.
+NormBound = Annotated[float, Field(ge=1e-30, le=1e30)]
 Mode = Literal["symmetric", "public"]
 
 
@@ -210,11 +212,16 @@ class PreambleConfig(Protection):
     uniform_only = True
 
     name: Literal["preamble"] = Field(default="preamble", description="protection")
-    epsilon: Positive = Field(default=1.0, description="privacy loss, of a round or of the whole run as `budget` says")
-    delta: Annotated[float, Field(gt=0, lt=1)] = Field(default=1e-6, description="probability that epsilon is exceeded")
+    # Below, the accountant takes minutes; above, it states nothing.
+    epsilon: Annotated[float, Field(ge=1e-3, le=500)] = Field(
+        default=1.0, description="privacy loss, of a round or of the whole run as `budget` says"
+    )
+    delta: Annotated[float, Field(ge=1e-30, lt=1)] = Field(
+        default=1e-6, description="probability that epsilon is exceeded"
+    )
     budget: Literal["round", "run"] = Field(default="round", description="what epsilon and delta are stated for")
-    clip_norm: Positive = Field(default=1.0, description="L2 norm to which each client's update is clipped")
-    clip_factor: Positive = Field(
+    clip_norm: NormBound = Field(default=1.0, description="L2 norm to which each client's update is clipped")
+    clip_factor: NormBound = Field(
         default=1.0, description="a block is clipped to factor * sqrt(block share of the vector)"
     )
     block_size: Count | None = Field(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedsim._config.base import Section
 from fedsim._config.heterogeneity import bad_tiers
 from fedsim._config.protections import CkksConfig, OpenFheThresholdConfig, PreambleConfig, RlweThresholdConfig
 from fedsim._config.run import Settings
@@ -432,6 +433,8 @@ def show(value: Any) -> str:
     """Return a value as it would stand in the settings' file, shortened."""
     if isinstance(value, bool):
         text = "true" if value else "false"
+    elif isinstance(value, Section):
+        text = show({key: item for key, item in value if item != type(value).model_fields[key].default})
     elif isinstance(value, tuple | list):
         text = "[" + ", ".join(show(item) for item in value) + "]"
     elif isinstance(value, Mapping):

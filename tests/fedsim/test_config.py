@@ -384,7 +384,7 @@ protection_tables = st.one_of(
     st.just({}),
     st.builds(lambda chain: {"name": "ckks", "chain": chain}, st.lists(st.integers(41, 60), min_size=1, max_size=4)),
     st.builds(lambda n: {"name": "openfhe-bgv", "plain_bits": n, "interpreter": "json:x"}, st.integers(13, 31)),
-    st.builds(lambda e: {"name": "preamble", "epsilon": e}, st.floats(1e-300, 1e300)),
+    st.builds(lambda e: {"name": "preamble", "epsilon": e}, st.floats(1e-3, 500)),
 )
 
 
@@ -554,3 +554,22 @@ def test_no_setting_has_two_bounds_of_a_kind_of_which_one_would_not_count() -> N
 def test_refuses_patience_beyond_its_counter() -> None:
     with pytest.raises(ConfigError, match="strategy.patience = 65536"):
         load_config(None, ["strategy.name=dictpfl", "strategy.patience=65536"])
+
+
+def test_over_selection_of_any_size_asks_all() -> None:
+    more = ["clock.policy=first-k", "clock.over_selection=1e308", "federation.clients_per_round=2"]
+    assert load_config(None, more).asked == 20
+
+
+def test_a_refused_section_is_shown_by_what_was_set_in_it() -> None:
+    with pytest.raises(ConfigError, match=r"faults = \{drop_before = \[99\]\}: has a client that is not there"):
+        load_config(None, ["faults.drop_before=[99]"])
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["epsilon=1e-9", "epsilon=1000", "delta=1e-100", "clip_norm=1e300", "clip_norm=1e-300", "clip_factor=1e300"],
+)
+def test_refuses_privacy_that_cannot_be_accounted(setting: str) -> None:
+    with pytest.raises(ConfigError, match=f"protection.{setting.split('=')[0]}"):
+        load_config(None, ["protection.name=preamble", f"protection.{setting}"])
