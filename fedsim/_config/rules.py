@@ -363,6 +363,12 @@ RULES: tuple[Rule, ...] = (
         "give each client one",
     ),
     Rule(
+        ("faults.rounds",),
+        lambda c: min(c.faults.rounds, default=1) < 1,
+        "has a round that never comes; rounds are numbered from 1",
+        "correct it, or leave it out to drill in all rounds",
+    ),
+    Rule(
         ("faults.wrong_key", "protection.name"),
         lambda c: bool(c.faults.wrong_key) and c.protection.name == "plain",
         "there are no keys under plain",

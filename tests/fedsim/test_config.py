@@ -207,6 +207,7 @@ BREAKERS = [
     ["strategy.name=fedbuff", "devices.availability_trace=x.csv"],
     ["faults.nan=[20]"],
     ["faults.nan=[2]", "faults.stale=[2]"],
+    ["faults.rounds=[0]", "faults.nan=[2]"],
     ["faults.wrong_key=[2]"],
     ["faults.nan=[2]", "strategy.name=flwr:FedAvg"],
     ["engine.name=ray", "engine.shares.laptop=[1, 0, 0.5, 2]"],
