@@ -19,6 +19,7 @@ from fedsim.config import RunConfig, load_config, to_toml
 from fedsim.events import NullObserver
 from fedsim.measure.errors import RunFolderError
 from fedsim.measure.ledger import Ledger, unaccounted
+from fedsim.measure.runfolder import RunFolder
 from fedsim.measure.runs import load_run
 from fedsim.runner import _claim, run, simulate
 from fedsim.server_app import new_folder, open_folder
@@ -233,8 +234,7 @@ def test_resuming_with_other_settings_is_refused(tmp_path, plain):
 )
 def test_runs_whose_state_is_elsewhere_cannot_resume(tmp_path, more, words):
     config = settings(tmp_path, "output.name=one", "federation.rounds=1", more)
-    (tmp_path / "one").mkdir()
-    (tmp_path / "one" / "config.toml").write_text(to_toml(config))
+    RunFolder.open(simulate(config).folder).update_status("stopped")
     with pytest.raises(errors.FedsimError, match=words):
         simulate(config, resume=True)
 
@@ -382,6 +382,7 @@ def test_a_model_that_a_server_step_ruins_is_never_the_last_good_one(tmp_path):
 def test_resuming_where_every_checkpoint_is_damaged_is_refused_and_keeps_the_records(tmp_path):
     config = settings(tmp_path, "output.name=hurt", "engine.name=inline", "federation.rounds=1")
     folder = simulate(config).folder
+    RunFolder.open(folder).update_status("stopped")
     for path in (folder / "checkpoints").glob("*"):
         path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(errors.FedsimError, match="none of 1 checkpoints can be read.*checksum does not match"):
