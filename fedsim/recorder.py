@@ -123,7 +123,9 @@ class Recorder:
         """Return a round's metrics as they were written down, by the names that they have in a round's record."""
         found = {}
         for row in self.metrics.table().to_pylist():
-            if row["round"] == number and row["name"] not in _COUNTS:
+            # How the model serves each kind of client is measured beside the round's metrics.
+            beside = row["name"] in _COUNTS or row["name"].startswith("accuracy_")
+            if row["round"] == number and not beside:
                 prefix = "" if row["name"].startswith("train_") else f"{row['side']}_"
                 found[prefix + row["name"]] = row["value"]
         return found
