@@ -70,7 +70,7 @@ def train_here(
     Returns:
         The result, and the seconds that are this client's where it trained with others, else ``None``.
     """
-    if not meeting() or site.why_alone:
+    if model is not site.model or not meeting() or site.why_alone:
         flops = site.flops_of(model)
         return train(model, x, y, config, seed=seed, round=round, flops_per_example=flops), None
     start_s = time.perf_counter()

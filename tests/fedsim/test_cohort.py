@@ -90,7 +90,7 @@ def test_a_model_that_cannot_falls_back_with_the_reason() -> None:
     one.__dict__["why_alone"] = "it draws numbers"
     assert choose_cohort(one) == (False, "it draws numbers")
     x, y = one.train_data(0)
-    ((result, shared_s),) = together([lambda: train_here(one, x, y, TrainConfig(), seed=1, round=1)])
+    ((result, shared_s),) = together([lambda: train_here(one, one.model, x, y, TrainConfig(), seed=1, round=1)])
     assert result.steps > 0 and shared_s is None
 
 
