@@ -13,15 +13,15 @@ from typing import Any
 
 import flwr.serverapp.strategy as flower_strategies
 import numpy as np
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 from numpy.typing import NDArray
 
 from crypto import CryptoError
 from fedsim.config import FlwrStrategyConfig
 from fedsim.errors import FedsimError
 from fedsim.recorder import Recorder
+from fedsim.simulation.wrapped import WrappedGrid
 from fedsim.site import Site
 from strategies.fold import REJECTED, Delivered, check_examples, delivered
 from strategies.nodes import Node, Participation, discover
@@ -32,7 +32,7 @@ from strategies.rounds import late
 log = logging.getLogger(__name__)
 
 
-class GuardedGrid(Grid):
+class GuardedGrid(WrappedGrid):
     """A grid that measures and checks what passes through it.
 
     Args:
@@ -53,37 +53,11 @@ class GuardedGrid(Grid):
         min_replies: int,
         deadline_s: float | None,
     ) -> None:
-        self._inner, self._state, self._min_replies, self._deadline_s = inner, state, min_replies, deadline_s
+        super().__init__(inner)
+        self._state, self._min_replies, self._deadline_s = state, min_replies, deadline_s
         self._nodes = {n.node_id: n for n in nodes}
         self._rounds = rounds
         self.record = RoundRecord(round=0, rounds=rounds)
-
-    def set_run(self, run: Run) -> None:
-        """See `Grid`."""
-        self._inner.set_run(run)
-
-    @property
-    def run(self) -> Run:
-        """See `Grid`."""
-        return self._inner.run
-
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Message:
-        """See `Grid`."""
-        return self._inner.create_message(content, message_type, dst_node_id, group_id, ttl)
-
-    def get_node_ids(self) -> Iterable[int]:
-        """See `Grid`."""
-        return self._inner.get_node_ids()
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """See `Grid`."""
-        return self._inner.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """See `Grid`."""
-        return self._inner.pull_messages(message_ids)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Send, receive, check, and return the usable replies in partition order.

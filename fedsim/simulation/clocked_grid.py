@@ -1,13 +1,12 @@
 """A grid on a virtual clock: replies that come too late in virtual time do not count, whenever they really came."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
-from flwr.app import Error, Message, MetricRecord, RecordDict
+from flwr.app import Error, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 
 from fedsim.simulation.clock import Turn, VirtualClock, Work
+from fedsim.simulation.wrapped import WrappedGrid
 from strategies.fold import reply_bytes
 from strategies.records import wire_bytes
 from strategies.rounds import LATE, Reducer, stream
@@ -18,11 +17,11 @@ __all__ = ["GONE", "ClockedGrid"]
 GONE = 105
 
 
-class ClockedGrid(Grid):
+class ClockedGrid(WrappedGrid):
     """Times every training exchange on a virtual clock, and cuts what its policy leaves out.
 
     A policy that cuts must see replies before they are added, so they are added here and not on the workers: batch by
-    batch where each client is judged by itself, all at once where the first ones count.
+    batch where each client is judged by itself, all at once where the first ones count. What is pushed is not timed.
 
     Args:
         inner: any grid.
@@ -30,40 +29,9 @@ class ClockedGrid(Grid):
     """
 
     def __init__(self, inner: Grid, clock: VirtualClock) -> None:
-        self._inner, self._clock = inner, clock
+        super().__init__(inner)
+        self._clock = clock
         self._partitions: dict[int, int] = {}
-
-    @property
-    def node_configs(self) -> Any:
-        """The inner grid's, or None where it has none."""
-        return getattr(self._inner, "node_configs", None)
-
-    def set_run(self, run: Run) -> None:
-        """See `Grid`."""
-        self._inner.set_run(run)
-
-    @property
-    def run(self) -> Run:
-        """See `Grid`."""
-        return self._inner.run
-
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Message:
-        """See `Grid`."""
-        return self._inner.create_message(content, message_type, dst_node_id, group_id, ttl)
-
-    def get_node_ids(self) -> Iterable[int]:
-        """See `Grid`."""
-        return self._inner.get_node_ids()
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """See `Grid`; what is sent so is not timed."""
-        return self._inner.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """See `Grid`."""
-        return self._inner.pull_messages(message_ids)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """See `Grid`; cuts a training exchange as :meth:`stream` does."""
