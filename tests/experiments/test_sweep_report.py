@@ -97,6 +97,7 @@ def test_results_are_read_back(tmp_path):
 def report(tmp_path):
     (tmp_path / "s.toml").write_text(
         '[sweep]\nname = "page"\nseeds = [1, 2, 3]\nheat = ["data.alpha", "federation.participation"]\n'
+        "[grid]\n'data.alpha' = [0.1, 100.0]\n'federation.participation' = [0.5, 1.0]\n"
     )
     spec = read_spec(tmp_path / "s.toml", tmp_path)
     return write_sweep_report(spec, [*ROWS, LOST | {"status": "failed", "reason": "<b>died</b>"}], tmp_path, png=False)
