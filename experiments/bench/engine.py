@@ -220,20 +220,25 @@ def measure(engine: str, clients: int, model_mb: float, rounds: int, workers: in
         return timed(engine, run, clients, rounds, begun_s)
 
 
-def measure_apart(engine: str, options: Sequence[str]) -> Cost:
-    """Measure one engine in a process of its own.
+def run_apart(name: str, command: Sequence[str]) -> dict[str, Any]:
+    """Run a program that prints a cost as one line of JSON, with one thread a library, and return what it printed.
 
     Raises:
         RuntimeError: The process failed; with the end of what it said.
     """
-    threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    threads = {key: "1" for key in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-    command = [sys.executable, "-m", "experiments.bench.engine", *options, "--only", engine]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | threads | quiet)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
-        raise RuntimeError(f"engine {engine} failed with exit code {done.returncode}: {done.stderr[-2000:]}")
-    return Cost(**json.loads(lines[-1]))
+        raise RuntimeError(f"engine {name} failed with exit code {done.returncode}: {done.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def measure_apart(engine: str, options: Sequence[str]) -> Cost:
+    """Measure one engine in a process of its own; see :func:`run_apart`."""
+    return Cost(**run_apart(engine, [sys.executable, "-m", "experiments.bench.engine", *options, "--only", engine]))
 
 
 def table(costs: Sequence[Cost]) -> str:

@@ -8,8 +8,6 @@ in a process of its own, one after another, with one thread. Ours is the whole p
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,7 +21,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
-from experiments.bench.engine import check, tree_cpu_s
+from experiments.bench.engine import check, run_apart, tree_cpu_s
 from fedsim.config import load_config, to_run_config
 from fedsim.events import NullObserver, RoundEnd
 from fedsim.registry import train_config
@@ -210,19 +208,8 @@ def measure(engine: str, task: str, rounds: int, workers: int) -> Cost:
 
 
 def measure_apart(engine: str, options: Sequence[str]) -> Cost:
-    """Measure one engine in a process of its own.
-
-    Raises:
-        RuntimeError: the process failed; with the end of what it said.
-    """
-    threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-    command = [sys.executable, "-m", "experiments.bench.training", *options, "--only", engine]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | threads | quiet)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or not lines:
-        raise RuntimeError(f"engine {engine} failed with exit code {done.returncode}: {done.stderr[-2000:]}")
-    return Cost(**json.loads(lines[-1]))
+    """Measure one engine in a process of its own; see :func:`experiments.bench.engine.run_apart`."""
+    return Cost(**run_apart(engine, [sys.executable, "-m", "experiments.bench.training", *options, "--only", engine]))
 
 
 def table(costs: Sequence[Cost]) -> str:

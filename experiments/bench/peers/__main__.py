@@ -7,7 +7,6 @@ Ratios are to the plain loop.
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.bench.engine import run_apart
 from experiments.bench.training import TASKS, Cost, measure_apart, site_for, table
 
 HERE = Path(__file__).parent
@@ -58,18 +58,8 @@ def make_environment(folder: Path) -> Path:
 
 
 def run_peer(name: str, python: Path, task: Path) -> Cost:
-    """Run one peer.
-
-    Raises:
-        RuntimeError: the process failed; with the end of what it said.
-    """
-    threads = {key: "1" for key in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    command = [str(python), str(HERE / f"run_{name}.py"), str(task)]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | threads)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or not lines:
-        raise RuntimeError(f"peer {name} failed with exit code {done.returncode}: {done.stderr[-2000:]}")
-    return Cost(**json.loads(lines[-1]))
+    """Run one peer; see :func:`experiments.bench.engine.run_apart`."""
+    return Cost(**run_apart(name, [str(python), str(HERE / f"run_{name}.py"), str(task)]))
 
 
 def main(argv: Sequence[str] | None = None) -> list[Cost]:
