@@ -14,8 +14,9 @@ from crypto import BudgetExceeded
 from fedsim.site import Site, secure_plan
 from fedsim.workers import kinds_of
 
-#: A process with torch, Flower and the data's libraries loaded; Ray's own processes beside the workers.
-_PROCESS_BYTES = 400 * 10**6
+#: A process that has trained a small model, with torch, Flower and the libraries that they load on first use; Ray's own
+#: processes beside the workers.
+_PROCESS_BYTES = 600 * 10**6
 _RAY_BYTES = 600 * 10**6
 #: Weights, gradients, the optimiser's moments, the start weights, the update, and the vector that is sealed.
 _TRAINING_COPIES = 7
