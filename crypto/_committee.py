@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crypto import wire
-from crypto._sealed import check_count, check_length
+from crypto._one_key import check_count, check_length
 from crypto.base import Opener, Tag
 from crypto.errors import CryptoError, IntegrityError, KeyMismatch, ReplayError, WireError
 from crypto.keys import KeyBundle, KeyedSum, committee

@@ -7,19 +7,16 @@ bundle and rebuild the engine).
 from abc import abstractmethod
 from collections.abc import Iterator
 from copy import copy
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crypto import wire
 from crypto._chunks import Lengths, join, split
-from crypto.base import Adder, FloatVector, Opener, Plan, Sealer, Tag
-from crypto.errors import EmptySum, InputError, KeyMismatch, WireError
-from crypto.keys import CLIENTS, SERVER, KeyBundle, KeyedSum, key_id
-from crypto.plain import check_finite, check_vector
-
-Mode = Literal["symmetric", "public"]
+from crypto._one_key import Mode, RunningSum, check_opening, check_sealing, check_values, one_key, only_total
+from crypto.base import FloatVector, Opener, Sealer, Tag
+from crypto.keys import KeyBundle, KeyedSum
 
 
 class Engine(Protocol):
@@ -90,24 +87,9 @@ class SealedSum(KeyedSum):
         return -(-length // self.slots)
 
     def make_keys(self) -> tuple[KeyBundle, KeyBundle]:
-        """Make a fresh key: the server's bundle (nothing but the id) and the clients'.
-
-        In public mode :func:`crypto.keys.without_secret` of the clients' bundle is enough to seal.
-        """
+        """Make a fresh key: the server's bundle and the clients'; see :func:`crypto._one_key.one_key`."""
         secret, public = self.engine().make_keys()
-        identity = key_id(self.scheme, self.key_params_hash, public)
-        kept = public if self.mode == "public" else b""
-        return self._bundle(SERVER, identity, b"", b""), self._bundle(CLIENTS, identity, kept, secret)
-
-    def _bundle(self, role: str, identity: bytes, public: bytes, secret: bytes) -> KeyBundle:
-        return KeyBundle(
-            role=role,
-            scheme=self.scheme,
-            params_hash=self.key_params_hash,
-            key_id=identity,
-            public=public,
-            secret=secret,
-        )
+        return one_key(self, self.mode, public, secret)
 
     def sealer(self, bundle: KeyBundle) -> "SealedSealer":
         """See :meth:`crypto.keys.KeyedSum.sealer`."""
@@ -131,12 +113,7 @@ class SealedSealer(Sealer):
     """Encrypts one ciphertext at a time, so that memory stays near the payload."""
 
     def __init__(self, sum_: SealedSum, bundle: KeyBundle) -> None:
-        wanted = "secret" if sum_.mode == "symmetric" else "public"
-        if not (bundle.secret if wanted == "secret" else bundle.public):
-            raise KeyMismatch(
-                f"the '{bundle.role}' bundle has no {wanted} key: sealing in {sum_.mode} mode needs it; use the "
-                "clients' bundle"
-            )
+        check_sealing(bundle, sum_.mode)
         self._made_from = (sum_, bundle)
         self._sum = sum_
         self._engine = sum_.engine()
@@ -153,10 +130,7 @@ class SealedSealer(Sealer):
 
     def seal(self, vector: FloatVector, tag: Tag) -> list[bytes]:
         """See :meth:`crypto.base.Sealer.seal`."""
-        check_vector(vector, tag)
-        check_length(tag, self._sum.plan)
-        if not np.isfinite(vector.sum(dtype=np.float64)):
-            check_finite(vector)
+        check_values(vector, tag, self._sum.plan)
         self._sum.check_bound(vector)
         header = self._sum.header(tag)
         self._clipped = 0
@@ -171,56 +145,33 @@ class SealedSealer(Sealer):
             yield self._engine.encrypt(self._encryptor, values)
 
 
-class SealedAdder(Adder):
+class SealedAdder(RunningSum):
     """Running ciphertext sum. Holds parameters and a key id: there is nothing here that could decrypt."""
 
     def __init__(self, sum_: SealedSum, tag: Tag) -> None:
-        check_length(tag, sum_.plan)
-        self._header = sum_.header(tag)
+        super().__init__(sum_, tag)
         self._sum = sum_
         self._ciphertexts = sum_.ciphertexts(tag.length)
         self._engine = sum_.engine()
         self._total: list[Any] = []
-        self._count = 0
 
-    @property
-    def count(self) -> int:
-        """See :attr:`crypto.base.Adder.count`."""
-        return self._count
-
-    def add(self, part: bytes) -> None:
-        """See :meth:`crypto.base.Adder.add`."""
-        self._accumulate(part, wire.PART)
-
-    def merge(self, total: bytes) -> None:
-        """See :meth:`crypto.base.Adder.merge`."""
-        self._accumulate(total, wire.TOTAL)
-
-    def _accumulate(self, data: bytes, kind: int) -> None:
-        frame = wire.decode(data, self._header, kind)
-        check_count(self._count + frame.count, self._sum.plan)
+    def _take(self, body: memoryview, kind: int) -> None:
         # All are loaded and checked before the first is added, so that a bad one leaves the sum unchanged.
-        chunks = split(frame.body, self._ciphertexts, self._sum.lengths(kind))
-        loaded = [self._engine.load(chunk) for chunk in chunks]
+        loaded = [self._engine.load(chunk) for chunk in split(body, self._ciphertexts, self._sum.lengths(kind))]
         if self._total:
             self._engine.add(self._total, loaded)
         else:
             self._total = loaded
-        self._count += frame.count
 
-    def total(self) -> bytes:
-        """See :meth:`crypto.base.Adder.total`."""
-        if not self._total:
-            raise EmptySum("the sum of no vectors was asked for: at least one client must deliver")
-        return wire.encode(self._header, wire.TOTAL, self._count, join(self._engine.save(c) for c in self._total))
+    def _body(self) -> bytearray:
+        return join(self._engine.save(ciphertext) for ciphertext in self._total)
 
 
 class SealedOpener(Opener):
     """Decrypts a total with the clients' secret key."""
 
     def __init__(self, sum_: SealedSum, bundle: KeyBundle) -> None:
-        if not bundle.secret:
-            raise KeyMismatch(f"the '{bundle.role}' bundle has no secret key: only the clients' bundle opens sums")
+        check_opening(bundle)
         self._made_from = (sum_, bundle)
         self._sum = sum_
         self._engine = sum_.engine()
@@ -236,11 +187,7 @@ class SealedOpener(Opener):
             IntegrityError: what was decrypted cannot be a sum of the plan's clients: some client sent a ciphertext of
                 another making.
         """
-        if len(totals) != 1:
-            raise WireError(f"{len(totals)} totals: '{self._sum.scheme}' has one aggregator; give its total alone")
-        check_length(tag, self._sum.plan)
-        frame = wire.decode(totals[0], self._sum.header(tag), wire.TOTAL)
-        check_count(frame.count, self._sum.plan)
+        frame = only_total(self._sum, totals, tag)
         slots = self._sum.slots
         out = np.empty(tag.length)
         chunks = split(frame.body, self._sum.ciphertexts(tag.length), self._sum.lengths(wire.TOTAL))
@@ -249,15 +196,3 @@ class SealedOpener(Opener):
             values = self._engine.decrypt(self._decryptor, self._engine.load(chunk), frame.count)
             part[:] = self._sum.decode(values[: part.size], frame.count)
         return out
-
-
-def check_length(tag: Tag, plan: Plan) -> None:
-    """Raise :class:`~crypto.errors.InputError` if a round is longer than the plan."""
-    if tag.length > plan.length:
-        raise InputError(f"round of {tag.length} coordinates: the plan declares at most {plan.length}; declare more")
-
-
-def check_count(count: int, plan: Plan) -> None:
-    """Raise :class:`~crypto.errors.WireError` if more vectors are summed than the plan allows."""
-    if count > plan.clients:
-        raise WireError(f"{count} vectors: the plan declares {plan.clients} clients, more could wrap; declare more")

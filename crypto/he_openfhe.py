@@ -29,16 +29,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crypto import ckks, wire
+from crypto._one_key import RunningSum, check_opening, check_sealing, check_values, make_bundle, only_total
 from crypto._openfhe import bridge
 from crypto._openfhe.params import FLOODING_STD, Ring, bgv_margin_bits, fresh_std
 from crypto._openfhe.residues import Residues, add_into, pack, unpack
-from crypto._sealed import check_count, check_length
-from crypto.base import Adder, Budget, FloatVector, Opener, Plan, Sealer, Tag
-from crypto.errors import BudgetExceeded, EmptySum, InputError, IntegrityError, KeyMismatch, WireError
+from crypto.base import Budget, FloatVector, Opener, Plan, Sealer, Tag
+from crypto.errors import BudgetExceeded, InputError, IntegrityError, KeyMismatch
 from crypto.fixed_point import FixedPoint
 from crypto.keys import CLIENTS, SERVER, KeyBundle, KeyedSum, key_id, without_secret
 from crypto.lattice import fresh_noise_std
-from crypto.plain import check_finite, check_vector
 
 logger = logging.getLogger(__name__)
 
@@ -178,29 +177,20 @@ class OpenFheSum(KeyedSum):
         self.check_memory(memory_limit_bytes)
         public, secret = (self.pack(part) for part in self.call("keygen"))
         identity = key_id(self.scheme, self.key_params_hash, public)
-        clients = KeyBundle(
-            role=CLIENTS,
-            scheme=self.scheme,
-            params_hash=self.key_params_hash,
-            key_id=identity,
-            public=public,
-            secret=secret,
-        )
+        clients = make_bundle(self, CLIENTS, identity, public, secret)
         return without_secret(clients, SERVER), clients
 
     def sealer(self, bundle: KeyBundle) -> "OpenFheSealer":
         """See :meth:`crypto.keys.KeyedSum.sealer`."""
         bundle.require(self.scheme, self.key_params_hash, self.key_id)
-        if self.symmetric and not bundle.secret:
-            raise KeyMismatch(f"'{self.scheme}' seals symmetrically: the clients' bundle with its secret is needed")
+        check_sealing(bundle, "symmetric" if self.symmetric else "public")
         key = self.unpack_key(bundle.secret, 1) if self.symmetric else self.unpack_key(bundle.public, 2)
         return OpenFheSealer(self.with_key(bundle.key_id), key)
 
     def opener(self, bundle: KeyBundle) -> Opener:
         """See :meth:`crypto.keys.KeyedSum.opener`."""
         bundle.require(self.scheme, self.key_params_hash, self.key_id)
-        if not bundle.secret:
-            raise KeyMismatch(f"the '{bundle.role}' bundle holds no secret: only the clients' one opens; load that")
+        check_opening(bundle)
         return OpenFheOpener(self.with_key(bundle.key_id), self.unpack_key(bundle.secret, 1))
 
     def adder(self, tag: Tag) -> "OpenFheAdder":
@@ -368,9 +358,7 @@ class OpenFheSealer(Sealer):
 
     def seal(self, vector: FloatVector, tag: Tag) -> list[bytes]:
         """See :meth:`crypto.base.Sealer.seal`; NaN and infinities are refused before the library sees anything."""
-        check_vector(vector, tag)
-        check_length(tag, self._sum.plan)
-        check_finite(vector)
+        check_values(vector, tag, self._sum.plan)
         per_batch, body, clipped = BATCH * self._sum.ring.slots, bytearray(), 0
         for at in range(0, tag.length, per_batch):
             values, outside = self._sum._encode(vector[at : at + per_batch])
@@ -382,43 +370,26 @@ class OpenFheSealer(Sealer):
         return [wire.encode(self._sum.header(tag), wire.PART, 1, body)]
 
 
-class OpenFheAdder(Adder):
+class OpenFheAdder(RunningSum):
     """Running sum of residues: no key, no library."""
 
     def __init__(self, sum_: OpenFheSum, tag: Tag) -> None:
-        check_length(tag, sum_.plan)
-        self._sum, self._tag, self._header = sum_, tag, sum_.header(tag)
+        super().__init__(sum_, tag)
+        self._sum, self._length = sum_, tag.length
         self._total: Residues | None = None
-        self._count = 0
 
-    @property
-    def count(self) -> int:
-        """See :attr:`crypto.base.Adder.count`."""
-        return self._count
+    def _body_bytes(self, kind: int) -> int:
+        return self._sum.body_bytes(self._length)
 
-    def add(self, part: bytes) -> None:
-        """See :meth:`crypto.base.Adder.add`."""
-        self._accumulate(part, wire.PART)
-
-    def merge(self, total: bytes) -> None:
-        """See :meth:`crypto.base.Adder.merge`."""
-        self._accumulate(total, wire.TOTAL)
-
-    def _accumulate(self, data: bytes, kind: int) -> None:
-        frame = wire.decode(data, self._header, kind, self._sum.body_bytes(self._tag.length))
-        check_count(self._count + frame.count, self._sum.plan)
-        residues = self._sum.unpack(frame.body, 2)
+    def _take(self, body: memoryview, kind: int) -> None:
+        residues = self._sum.unpack(body, 2)
         if self._total is None:
             self._total = residues
         else:
             add_into(self._total, residues, self._sum.ring.moduli_array)
-        self._count += frame.count
 
-    def total(self) -> bytes:
-        """See :meth:`crypto.base.Adder.total`."""
-        if self._total is None:
-            raise EmptySum("the sum of no vectors was asked for: at least one client must deliver")
-        return wire.encode(self._header, wire.TOTAL, self._count, self._sum.pack(self._total))
+    def _body(self) -> bytes:
+        return self._sum.pack(self._total)
 
 
 class OpenFheOpener(Opener):
@@ -432,11 +403,7 @@ class OpenFheOpener(Opener):
 
     def open(self, totals: list[bytes], tag: Tag) -> NDArray[np.float64]:
         """See :meth:`crypto.base.Opener.open`."""
-        if len(totals) != 1:
-            raise WireError(f"{len(totals)} totals: '{self._sum.scheme}' has one aggregator")
-        check_length(tag, self._sum.plan)
-        frame = wire.decode(totals[0], self._sum.header(tag), wire.TOTAL, self._sum.body_bytes(tag.length))
-        check_count(frame.count, self._sum.plan)
+        frame = only_total(self._sum, totals, tag, self._sum.body_bytes(tag.length))
         sealed = self._sum.unpack(frame.body, 2)
         opened = [self._sum.call("decrypt", self._secret, batch)[0] for batch in self._sum.batches(sealed)]
         return self._sum.values(opened, tag.length, frame.count)

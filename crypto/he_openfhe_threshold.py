@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from crypto import wire
 from crypto._committee import CommitteeSum
+from crypto._one_key import make_bundle
 from crypto._openfhe import bridge
 from crypto._openfhe.params import Flooding, Ring
 from crypto._openfhe.residues import Residues
@@ -200,20 +201,13 @@ def setup_next(sum_: ThresholdSum, message: bytes, memory_limit_bytes: int = MEM
 def setup_finish(sum_: ThresholdSum, message: bytes, share: Share) -> KeyBundle:
     """Return a member's key bundle, from the last member's message and its own share."""
     public, identity = _joint(sum_, message)
-    return KeyBundle(
-        role=committee(share.member),
-        scheme=sum_.scheme,
-        params_hash=sum_.key_params_hash,
-        key_id=identity,
-        public=public,
-        secret=share.secret,
-    )
+    return make_bundle(sum_, committee(share.member), identity, public, share.secret)
 
 
 def public_bundle(sum_: ThresholdSum, message: bytes, role: str = CLIENTS) -> KeyBundle:
     """Return the bundle of who holds the joint public key only, from the last member's message."""
     public, identity = _joint(sum_, message)
-    return KeyBundle(role=role, scheme=sum_.scheme, params_hash=sum_.key_params_hash, key_id=identity, public=public)
+    return make_bundle(sum_, role, identity, public)
 
 
 def _link(sum_: ThresholdSum, member: int, pair: list[Any]) -> tuple[bytes, Share]:

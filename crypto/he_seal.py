@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from crypto import bfv, wire
 from crypto._chunks import Lengths
 from crypto._memory_file import MemoryFile
-from crypto._sealed import Mode, SealedSum
+from crypto._one_key import Mode
+from crypto._sealed import SealedSum
 from crypto.base import Budget, FloatVector, Plan
 from crypto.errors import BackendUnavailable, IntegrityError, WireError
 from crypto.fixed_point import FixedPoint, report_clipped, to_residues

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from crypto import ckks, wire
 from crypto._chunks import Lengths
-from crypto._sealed import Mode, SealedSum
+from crypto._one_key import Mode
+from crypto._sealed import SealedSum
 from crypto.base import Budget, FloatVector, Plan
 from crypto.ckks import CkksParameters
 from crypto.errors import InputError, IntegrityError

@@ -35,7 +35,7 @@ from functools import cached_property
 from math import ceil, log2, sqrt
 
 from crypto import wire
-from crypto._sealed import Mode
+from crypto._one_key import Mode
 from crypto.base import Budget, Plan
 from crypto.errors import BudgetExceeded
 from crypto.fixed_point import FixedPoint

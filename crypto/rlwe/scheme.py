@@ -17,13 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crypto import wire
-from crypto._sealed import Mode, check_count, check_length
-from crypto.base import Adder, Budget, FloatVector, Opener, Plan, Sealer, Tag
+from crypto._one_key import Mode, RunningSum, check_opening, check_sealing, check_values, one_key, only_total
+from crypto.base import Budget, FloatVector, Opener, Plan, Sealer, Tag
 from crypto.bfv import VALUE_BITS, codec
-from crypto.errors import EmptySum, IntegrityError, KeyMismatch, WireError
+from crypto.errors import IntegrityError
 from crypto.fixed_point import FixedPoint, report_clipped
-from crypto.keys import CLIENTS, SERVER, KeyBundle, KeyedSum, key_id
-from crypto.plain import check_finite, check_vector
+from crypto.keys import KeyBundle, KeyedSum
 from crypto.prg import RLWE, stream_key
 from crypto.rlwe import parameters as rlwe
 from crypto.rlwe.engine import (
@@ -86,17 +85,6 @@ class AdditiveRlwe(KeyedSum):
         """See :meth:`crypto.base.SecureSum.adder`; needs a key id, never a key."""
         return RlweAdder(self, tag)
 
-    def bundle(self, role: str, identity: bytes, public: bytes = b"", secret: bytes = b"") -> KeyBundle:
-        """Return a role's key file."""
-        return KeyBundle(
-            role=role,
-            scheme=self.scheme,
-            params_hash=self.key_params_hash,
-            key_id=identity,
-            public=public,
-            secret=secret,
-        )
-
     def check_opened(self, value: int, noise: float, count: int) -> None:
         """Check the largest integer and noise of an opened sum of `count` vectors.
 
@@ -146,18 +134,13 @@ class RlweSum(AdditiveRlwe):
         self.parameters = rlwe.fit(plan, self.codec, mode, ring)
 
     def make_keys(self) -> tuple[KeyBundle, KeyBundle]:
-        """Make a fresh key: the server's bundle (nothing but the id) and the clients'.
-
-        In public mode :func:`crypto.keys.without_secret` of the clients' bundle is enough to seal.
-        """
+        """Make a fresh key: the server's bundle and the clients'; see :func:`crypto._one_key.one_key`."""
         return self.keys_from(os.urandom(SEED_BYTES), os.urandom(SEED_BYTES))
 
     def keys_from(self, public_seed: bytes, secret_seed: bytes) -> tuple[KeyBundle, KeyBundle]:
         """Return the key of two seeds; the deterministic core of :meth:`make_keys`."""
         public = public_seed + public_key(self.parameters, public_seed, secret_seed)
-        identity = key_id(self.scheme, self.key_params_hash, public)
-        kept = public if self.mode == "public" else b""
-        return self.bundle(SERVER, identity), self.bundle(CLIENTS, identity, kept, secret_seed)
+        return one_key(self, self.mode, public, secret_seed)
 
     def opener(self, bundle: KeyBundle) -> "RlweOpener":
         """See :meth:`crypto.keys.KeyedSum.opener`."""
@@ -169,16 +152,11 @@ class RlweSealer(Sealer):
     """Encodes, encrypts and packs a whole vector in one native call."""
 
     def __init__(self, sum_: AdditiveRlwe, bundle: KeyBundle) -> None:
-        wanted = "secret" if sum_.mode == "symmetric" else "public"
-        if not (bundle.secret if wanted == "secret" else bundle.public):
-            raise KeyMismatch(
-                f"the '{bundle.role}' bundle has no {wanted} key: sealing in {sum_.mode} mode needs it; use the "
-                "clients' bundle"
-            )
+        check_sealing(bundle, sum_.mode)
         self._made_from = (sum_, bundle)
         self._sum = sum_
         self._encryptor: SymmetricEncryptor | PublicEncryptor
-        if wanted == "secret":
+        if sum_.mode == "symmetric":
             self._encryptor = SymmetricEncryptor(sum_.parameters, bundle.secret)
         else:
             self._encryptor = PublicEncryptor(sum_.parameters, bundle.public)
@@ -198,10 +176,7 @@ class RlweSealer(Sealer):
 
     def seal_with(self, vector: FloatVector, tag: Tag, seeds: Seeds, isa: str = "") -> bytes:
         """Return the part that given seeds make; the deterministic core of :meth:`seal`, for tests."""
-        check_vector(vector, tag)
-        check_length(tag, self._sum.plan)
-        if not np.isfinite(vector.sum(dtype=np.float64)):
-            check_finite(vector)
+        check_values(vector, tag, self._sum.plan)
         narrow = vector.dtype == np.float32
         values: Any = np.ascontiguousarray(vector, np.float32 if narrow else np.float64)
         body, self._clipped = self._encryptor.encrypt(values, self._sum.codec, seeds, isa)
@@ -209,46 +184,29 @@ class RlweSealer(Sealer):
         return wire.encode(self._sum.header(tag), wire.PART, 1, body)
 
 
-class RlweAdder(Adder):
+class RlweAdder(RunningSum):
     """Running sum of both halves of the ciphertexts, unpacked. Holds parameters and a key id, nothing that decrypts."""
 
     def __init__(self, sum_: AdditiveRlwe, tag: Tag) -> None:
-        check_length(tag, sum_.plan)
-        self._sum, self._parameters, self._header = sum_, sum_.parameters, sum_.header(tag)
-        self._length = tag.length
+        super().__init__(sum_, tag)
+        self._parameters, self._length = sum_.parameters, tag.length
         self._planes: tuple[Words, Words] | None = None
-        self._count = 0
 
-    @property
-    def count(self) -> int:
-        """See :attr:`crypto.base.Adder.count`."""
-        return self._count
+    def _body_bytes(self, kind: int) -> int:
+        sizes = self._parameters.part_bytes if kind == wire.PART else self._parameters.total_bytes
+        return sizes(self._length)
 
-    def add(self, part: bytes) -> None:
-        """See :meth:`crypto.base.Adder.add`."""
-        size = self._parameters.part_bytes(self._length)
-        frame = wire.decode(part, self._header, wire.PART, size)
-        check_count(self._count + 1, self._sum.plan)
-        if self._parameters.mode == "public":
-            self._add_planes(frame.body, 1)
+    def _take(self, body: memoryview, kind: int) -> None:
+        ring = native_ring(self._parameters)
+        if kind == wire.PART and self._parameters.mode == "symmetric":
+            first, second = self._running()
+            if not ring.add_plane(np.frombuffer(body[SEED_BYTES:], np.uint8), first):
+                raise not_canonical()
+            ring.add_uniform(stream_key(bytes(body[:SEED_BYTES]), RLWE), second)
             return
-        ring, (first, second) = native_ring(self._parameters), self._running()
-        if not ring.add_plane(np.frombuffer(frame.body[SEED_BYTES:], np.uint8), first):
-            raise not_canonical()
-        ring.add_uniform(stream_key(bytes(frame.body[:SEED_BYTES]), RLWE), second)
-        self._count += 1
-
-    def merge(self, total: bytes) -> None:
-        """See :meth:`crypto.base.Adder.merge`."""
-        frame = wire.decode(total, self._header, wire.TOTAL, self._parameters.total_bytes(self._length))
-        check_count(self._count + frame.count, self._sum.plan)
-        self._add_planes(frame.body, frame.count)
-
-    def _add_planes(self, body: memoryview, count: int) -> None:
         planes = split_planes(self._parameters, body)
         for plane, running in zip(planes, self._running(), strict=True):
-            native_ring(self._parameters).add_plane(plane, running)
-        self._count += count
+            ring.add_plane(plane, running)
 
     def _running(self) -> tuple[Words, Words]:
         if self._planes is None:
@@ -256,20 +214,15 @@ class RlweAdder(Adder):
             self._planes = empty_words(self._parameters, count), empty_words(self._parameters, count)
         return self._planes
 
-    def total(self) -> bytes:
-        """See :meth:`crypto.base.Adder.total`."""
-        if not self._count:
-            raise EmptySum("the sum of no vectors was asked for: at least one client must deliver")
-        body = b"".join(packed(self._parameters, words) for words in self._running())
-        return wire.encode(self._header, wire.TOTAL, self._count, body)
+    def _body(self) -> bytes:
+        return b"".join(packed(self._parameters, words) for words in self._running())
 
 
 class RlweOpener(Opener):
     """Decrypts a total with the clients' secret key."""
 
     def __init__(self, sum_: RlweSum, bundle: KeyBundle) -> None:
-        if not bundle.secret:
-            raise KeyMismatch(f"the '{bundle.role}' bundle has no secret key: only the clients' bundle opens sums")
+        check_opening(bundle)
         self._made_from = (sum_, bundle)
         self._sum = sum_
         self._secret = secret_multiplier(sum_.parameters, bundle.secret)
@@ -283,12 +236,8 @@ class RlweOpener(Opener):
         Raises:
             IntegrityError: what was decrypted cannot be a sum of the plan's clients.
         """
-        if len(totals) != 1:
-            raise WireError(f"{len(totals)} totals: '{self._sum.scheme}' has one aggregator; give its total alone")
-        check_length(tag, self._sum.plan)
         p = self._sum.parameters
-        frame = wire.decode(totals[0], self._sum.header(tag), wire.TOTAL, p.total_bytes(tag.length))
-        check_count(frame.count, self._sum.plan)
+        frame = only_total(self._sum, totals, tag, p.total_bytes(tag.length))
         planes, out = np.frombuffer(frame.body, np.uint8), np.empty(tag.length)
         half = planes.size // 2
         found = native_ring(p).open(planes[:half], planes[half:], self._secret, self._sum.codec.step, out)

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from crypto import wire
 from crypto._committee import CommitteeSum
 from crypto._native import RlweMultiplier
+from crypto._one_key import make_bundle
 from crypto.base import Plan, Tag
 from crypto.bfv import VALUE_BITS, codec
 from crypto.errors import InputError, IntegrityError, ReplayError, WireError
@@ -114,9 +115,9 @@ class RlweThreshold(CommitteeSum, AdditiveRlwe):
         messages, shares = zip(*(setup(self, seed, member) for member in range(self.parties)), strict=True)
         public, identity = _joint(self, messages)
         return (
-            self.bundle(SERVER, identity, public),
-            self.bundle(CLIENTS, identity, public),
-            *(self.bundle(committee(share.member), identity, public, share.secret) for share in shares),
+            make_bundle(self, SERVER, identity, public),
+            make_bundle(self, CLIENTS, identity, public),
+            *(make_bundle(self, committee(share.member), identity, public, share.secret) for share in shares),
         )
 
     def check_round(self, tag: Tag) -> None:
@@ -229,13 +230,13 @@ def setup_finish(
     if [commitment(message) for message in messages] != list(commitments):
         raise IntegrityError("a set-up message is not the one that was committed to: start the set-up anew")
     public, identity = _joint(sum_, messages)
-    return sum_.bundle(committee(share.member), identity, public, share.secret)
+    return make_bundle(sum_, committee(share.member), identity, public, share.secret)
 
 
 def public_bundle(sum_: RlweThreshold, messages: Sequence[bytes], role: str = CLIENTS) -> KeyBundle:
     """Return the bundle of who holds the joint public key only, from all members' messages."""
     public, identity = _joint(sum_, messages)
-    return sum_.bundle(role, identity, public)
+    return make_bundle(sum_, role, identity, public)
 
 
 def _joint(sum_: RlweThreshold, messages: Sequence[bytes]) -> tuple[bytes, bytes]:

@@ -5,7 +5,7 @@ from math import comb, exp, log, log2, sqrt
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from crypto.base import Plan
@@ -36,18 +36,22 @@ def check(p: RlweParameters, plan: Plan, max_value: int) -> None:
     assert p.security_bits >= 128 and p.modulus_bits <= max_modulus_bits(p.ring)
     assert all(is_prime(q) and q % (2 * p.ring) == 1 for q in p.moduli) and len(set(p.moduli)) == len(p.moduli)
     assert 2**p.plain_bits >= 2 * plan.clients * max_value + 1
-    assert p.delta // 2 - 1 >= p.noise_bound(plan.clients)
+    assert p.delta / 2 - 1 >= p.noise_bound(plan.clients)
 
 
 @given(plan=PLANS, value_bits=st.integers(2, 24), mode=st.sampled_from(["symmetric", "public"]))
+@example(plan=Plan(length=1, clients=21, bound=1e-3), value_bits=16, mode="symmetric")
+@example(plan=Plan(length=1, clients=5, bound=1e-3), value_bits=9, mode="symmetric")
 def test_every_plan_that_fits_holds_its_sum_and_noise(plan: Plan, value_bits: int, mode) -> None:
     fixed = codec(plan, value_bits, stochastic=True)
     p = fit(plan, fixed, mode)
     assert p.ring in RINGS and len(p.moduli) == 1
     check(p, plan, fixed.max_value)
-    # No shorter q would do, and no smaller ring.
-    shorter = (2 ** (p.modulus_bits - 1)) >> p.plain_bits
-    assert p.modulus_bits == LEAST_MODULUS_BITS or shorter // 2 - 1 < p.noise_bound(plan.clients)
+    # No shorter q would do: not the largest prime with a bit less.
+    shorter = 2 ** (p.modulus_bits - 1) - 2 * p.ring + 1
+    while not is_prime(shorter):
+        shorter -= 2 * p.ring
+    assert p.modulus_bits == LEAST_MODULUS_BITS or (shorter >> p.plain_bits) / 2 - 1 < p.noise_bound(plan.clients)
 
 
 @given(

@@ -302,7 +302,7 @@ def test_the_server_can_neither_seal_nor_open() -> None:
     for make in (sum_.sealer, sum_.opener):
         with pytest.raises(KeyMismatch, match="has no secret key"):
             make(server)
-    assert len(clients.secret) == 16 and clients.secret not in pickle.dumps(sum_.adder(tag(3))._sum)
+    assert len(clients.secret) == 16 and clients.secret not in pickle.dumps(vars(sum_.adder(tag(3))))
 
 
 def test_in_public_mode_no_secret_is_needed_to_seal() -> None:
