@@ -26,4 +26,8 @@ run=$(find "$folder/runs" -mindepth 1 -maxdepth 1 -type d | head -n 1)
 say "bytes on the wire, beside the ledger's"
 docker compose --env-file "$folder/.env" logs --no-color --no-log-prefix proxy >"$folder/state/traffic.log"
 "$fedsim" deploy traffic "$run" "$folder/state/traffic.log"
-say "the report: $run/report.html"
+say "the same settings, simulated"
+fedsim=$(realpath -s "$fedsim")
+(cd "$folder" && "$fedsim" run settings.toml --name simulation)
+"$fedsim" report "$run" "$folder/runs/simulation" --out "$folder/comparison"
+say "reports: $run/report.html, and beside the simulation's $folder/comparison/report.html"

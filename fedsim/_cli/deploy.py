@@ -41,7 +41,9 @@ def init(
         list[str] | None,
         typer.Option("--set", "-s", metavar="SECTION.KEY=VALUE", help="Override one setting; repeatable."),
     ] = None,
-    clients: Annotated[int, typer.Option("--clients", help="Number of clients.")] = 3,
+    clients: Annotated[
+        int | None, typer.Option("--clients", min=1, help="Number of clients; default: as in CONFIG, 3 without it.")
+    ] = None,
     host: Annotated[
         list[str] | None, typer.Option("--host", help="Name or address of the server for clients; repeatable.")
     ] = None,
@@ -52,19 +54,31 @@ def init(
     helper: Annotated[
         str, typer.Option("--helper", help="Under preamble: address of the second aggregator for the server.")
     ] = "tls://helper:9443",
+    as_device: Annotated[
+        bool,
+        typer.Option("--as-device", help="Limit the containers of clients to devices.preset; measures this host."),
+    ] = False,
 ) -> None:
     """Make certificates, node keys, the protection's keys and settings: one folder for each party."""
+    import os
+
     from fedsim.config import load_config
     from fedsim.deploy.init import initialise
+    from fedsim.deploy.limits import measured_limits
 
     with exits():
-        settings = load_config(config, [f"federation.num_clients={clients}", *(set_ or [])])
+        count = 3 if clients is None and config is None else clients
+        first = [] if count is None else [f"federation.num_clients={count}"]
+        settings = load_config(config, [*first, *(set_ or [])])
+        limits = measured_limits(settings, os.cpu_count() or 1) if as_device else {}
         with writing(folder, "FOLDER"):
-            made = initialise(folder, settings, host or (), port, superlink_port, helper)
+            made = initialise(folder, settings, host or (), port, superlink_port, helper, limits)
         typer.echo(f"deployment of {settings.federation.num_clients} clients: {made.deployment.root}")
         typer.echo(f"app {made.app_sha256}")
         if made.key_id:
             typer.echo(f"key {made.key_id} of {settings.protection.name}")
+        for name, value in limits.items():
+            typer.echo(f"{name}={value}")
 
 
 @app.command()

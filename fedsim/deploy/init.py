@@ -3,7 +3,7 @@
 import os
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +54,7 @@ def initialise(
     port: int = PROXY_PORT,
     superlink_port: int = SUPERLINK_PORT,
     helper: str = f"tls://helper:{HELPER_PORT}",
+    limits: Mapping[str, str] | None = None,
 ) -> Made:
     """Make a deployment's folder.
 
@@ -65,6 +66,7 @@ def initialise(
         port: that clients connect to.
         superlink_port: of the SuperLink on the server's host, where it runs without containers.
         helper: where the server finds the second aggregator, under preamble; default: the service of that name.
+        limits: variables more of docker-compose.yml, see :mod:`fedsim.deploy.limits`.
 
     Raises:
         ConfigError: `root` holds something, a host is no name, or `output` names a run.
@@ -84,7 +86,7 @@ def initialise(
     _admin(deployment.admin, superlink_port)
     for name in ("state", "runs", "out"):
         (root / name).mkdir()
-    _environment(deployment, config, port, superlink_port)
+    _environment(deployment, config, port, superlink_port, limits or {})
     _hand_over(deployment)
     return Made(deployment, app, bundles[0].key_id.hex() if bundles else "")
 
@@ -200,7 +202,9 @@ def _connection(address: str, authority: str) -> dict[str, str]:
     return {"address": address, "root-certificates": authority}
 
 
-def _environment(deployment: Deployment, config: RunConfig, port: int, superlink_port: int) -> None:
+def _environment(
+    deployment: Deployment, config: RunConfig, port: int, superlink_port: int, limits: Mapping[str, str]
+) -> None:
     user, group = _owner()
     values = {
         "FEDSIM_DEPLOYMENT": deployment.root,
@@ -210,6 +214,7 @@ def _environment(deployment: Deployment, config: RunConfig, port: int, superlink
         "FEDSIM_PORT": port,
         "FEDSIM_SUPERLINK_PORT": superlink_port,
         "COMPOSE_PROFILES": "preamble" if config.protection.name == "preamble" else "",
+        **limits,
     }
     deployment.environment.write_text("".join(f"{name}={value}\n" for name, value in values.items()), encoding="utf-8")
 

@@ -7,14 +7,13 @@ app, the data and the model are loaded once; each message gets a forked process,
 next but through Flower's context. It executes one app only, the one whose hash the node's settings pin.
 """
 
-import copy
 import hashlib
 import logging
 import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.constant import TaskType
@@ -25,9 +24,7 @@ from flwr.supernode.runtime import run_clientapp as flower
 
 from crypto import InputError
 from fedsim.deploy.folder import Node
-
-if TYPE_CHECKING:
-    from fedsim.site import Site
+from fedsim.deploy.limits import train_a_little
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +72,7 @@ def warm(node: Node) -> None:
     """Load what every message needs; a node without settings of its own loads it with each message."""
     import torch
 
+    from fedsim import client_app  # noqa: F401
     from fedsim.site import site_of
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
@@ -83,21 +81,8 @@ def warm(node: Node) -> None:
     run_config = {"config": Path(node.settings).read_text(encoding="utf-8")}
     site = site_of(run_config, node.app_config())
     _ = site.initial, site.half, site.buffer_names
-    _rehearse(site, node.partition_id)
-
-
-def _rehearse(site: "Site", client: int) -> None:
-    """Train a copy of the model for a moment: the first step in a process imports hundreds of modules."""
-    from fedsim import client_app  # noqa: F401
-    from fedsim.registry import train_config
-    from fedsim.tasks.training import train
-
-    x, y = site.train_data(client)
-    if len(y):
-        config = train_config(site.config, 1, 0.0)
-        train(
-            copy.deepcopy(site.model), x[:2], y[:2], config, seed=0, round=0, flops_per_example=site.flops_per_example
-        )
+    # The first step in a process imports hundreds of modules.
+    train_a_little(site, node.partition_id, 2)
 
 
 def serve(address: str, node: Node) -> None:

@@ -53,6 +53,7 @@ class Summary:
     measured_s: float
     virtual_s: float
     phase_s: dict[str, float]
+    virtual_phase_s: dict[str, float]
     turns: int
     ok_turns: int
     left_out: tuple[LeftOut, ...]
@@ -85,6 +86,7 @@ def summarize(run: Run, target: float | None = None) -> Summary:
         measured_s=_total(run.round_seconds()),
         virtual_s=_total(run.round_seconds(virtual=True)),
         phase_s={phase: ledger.phase_s(phase) for phase in PHASES},
+        virtual_phase_s={phase: ledger.phase_s(phase, virtual=True) for phase in PHASES},
         turns=run.turns.num_rows,
         ok_turns=sum(outcome == "ok" for outcome in run.turns["outcome"].to_pylist()),
         left_out=left_out(run),
@@ -160,7 +162,7 @@ def rows(summaries: Sequence[Summary]) -> list[tuple[str, list[str]]]:
     put("time, measured", [units.show_s(s.measured_s) for s in summaries])
     put("time, virtual", [units.show_s(s.virtual_s) for s in summaries])
     for phase in PHASES:
-        put(f"{phase}, all parties", [units.show_s(s.phase_s[phase] or None) for s in summaries])
+        put(f"{phase}, all parties, measured (virtual)", [_times(s, phase) for s in summaries])
     put("client turns that counted", [_turns(s) for s in summaries])
     for label, cells in _target_rows(summaries):
         put(label, cells)
@@ -188,6 +190,13 @@ def _pair(wire_bytes: int, logical_bytes: int) -> str:
     if not wire_bytes and not logical_bytes:
         return units.MISSING
     return f"{units.show_bytes(wire_bytes)} ({units.show_bytes(logical_bytes)})"
+
+
+def _times(summary: Summary, phase: str) -> str:
+    measured_s, virtual_s = summary.phase_s[phase], summary.virtual_phase_s[phase]
+    if not measured_s and not virtual_s:
+        return units.MISSING
+    return f"{units.show_s(measured_s or None)} ({units.show_s(virtual_s or None)})"
 
 
 def _turns(summary: Summary) -> str:

@@ -1,6 +1,7 @@
 """A federation of real processes on this machine: SuperLink with TLS, nginx in front, clients with their own keys."""
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -16,14 +17,21 @@ import psutil
 import pytest
 
 from fedsim.deploy.certificates import make_node_key, write_private
+from fedsim.deploy.control import Control
+from fedsim.deploy.environment import process_environment
+from fedsim.deploy.folder import Deployment
 
 REQUIRED = "FEDSIM_REQUIRE_NGINX"
 SETTINGS = ("task.name=digits", "model.name=mlp", "federation.rounds=2", "training.lr=0.2")
 
 
-def run_fedsim(*arguments: str | Path, timeout: float = 240) -> "subprocess.CompletedProcess[str]":
+def run_fedsim(
+    *arguments: str | Path, timeout: float = 600, cwd: Path | None = None
+) -> "subprocess.CompletedProcess[str]":
     """Run a command of the program to its end."""
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=timeout, env=environment())
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, timeout=timeout, env=environment(), cwd=cwd
+    )
 
 
 def command(*arguments: str | Path) -> list[str]:
@@ -54,14 +62,17 @@ class Federation:
         root: where the folder is made.
         settings: the run's.
         clients: how many.
+        more: options of `fedsim deploy init`.
     """
 
-    def __init__(self, root: Path, settings: tuple[str, ...], clients: int) -> None:
+    def __init__(self, root: Path, settings: tuple[str, ...], clients: int, more: tuple[str, ...] = ()) -> None:
         self.root, self.clients = root, clients
         self.port, self.processes = free_port(), dict[str, "subprocess.Popen[bytes]"]()
         sets = [word for setting in settings for word in ("--set", setting)]
         ports = ["--port", str(self.port), "--superlink-port", str(free_port())]
-        done = run_fedsim("deploy", "init", root, "--clients", str(clients), "--host", "127.0.0.1", *ports, *sets)
+        done = run_fedsim(
+            "deploy", "init", root, "--clients", str(clients), "--host", "127.0.0.1", *ports, *more, *sets
+        )
         assert done.returncode == 0, done.stderr
 
     def start_server(self) -> None:
@@ -69,6 +80,19 @@ class Federation:
 
     def start_client(self, number: int, **variables: str) -> None:
         self._start(f"client-{number}", "deploy", "node", self.root / "clients" / str(number), **variables)
+
+    def start_helper(self, port: int) -> None:
+        """Start the second aggregator; the folder was made with ``--helper tls://127.0.0.1:PORT``."""
+        folder, listen = self.root / "helper", f"tls://127.0.0.1:{port}"
+        self._start(
+            "helper", "helper", "serve", "--keys", folder / "keys", "--listen", listen, "--state", folder / "state"
+        )
+
+    def start_all(self) -> None:
+        """Start the server and all clients."""
+        self.start_server()
+        for number in range(self.clients):
+            self.start_client(number)
 
     def _start(self, name: str, *arguments: str | Path, **variables: str) -> None:
         with (self.root / f"{name}.log").open("ab") as log:
@@ -83,6 +107,29 @@ class Federation:
     def start_run(self) -> None:
         """Start a run and do not wait for it."""
         self._start("run", "deploy", "run", self.root, "--direct", "--wait", "400")
+
+    def withdraw(self, number: int) -> None:
+        """Withdraw the key of a client that is connected."""
+        control = Control(Deployment.open(self.root), "direct", lambda _: None)
+        # Keys are registered in the order of the clients' numbers.
+        node = control.nodes()[number]["node-id"]
+        environment = process_environment(os.environ, self.root / "admin")
+        flower = "import sys; from flwr.cli.app import app; sys.argv[0] = 'flwr'; sys.exit(app())"
+        unregister = [sys.executable, "-c", flower, "supernode", "unregister", str(node), "direct"]
+        subprocess.run(unregister, env=environment, check=True, timeout=120)
+
+    def ended(self, name: str, limit_s: float) -> int:
+        """Wait until one has ended by itself; returns its exit code."""
+        code = self.processes[name].wait(timeout=limit_s)
+        del self.processes[name]
+        return code
+
+    def rounds(self) -> list[int]:
+        """Return the replies of each finished round, by the run's metrics."""
+        folders = list((self.root / "runs").glob("*/metrics.csv"))
+        if not folders:
+            return []
+        return [int(float(n)) for n in re.findall(r'"accepted",([\d.]+)', folders[-1].read_text())]
 
     def run(self, *more: str) -> "subprocess.CompletedProcess[str]":
         """Start a run and wait for its end."""
@@ -128,8 +175,8 @@ def federations() -> Callable[..., Any]:
     """Return a context manager that makes a federation and stops all its processes at the end."""
 
     @contextmanager
-    def make(root: Path, *settings: str, clients: int = 3) -> Iterator[Federation]:
-        made = Federation(root, (*SETTINGS, *settings), clients)
+    def make(root: Path, *settings: str, clients: int = 3, more: tuple[str, ...] = ()) -> Iterator[Federation]:
+        made = Federation(root, (*SETTINGS, *settings), clients, more)
         try:
             yield made
         finally:
@@ -141,6 +188,11 @@ def federations() -> Callable[..., Any]:
 @pytest.fixture
 def fedsim() -> Callable[..., Any]:
     return run_fedsim
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
-"""Listens to all containers' interfaces, and searches what they say: eavesdrop.py listen|search FILE FOLDER...
+"""Listens to all containers' interfaces, and searches what they say: eavesdrop.py listen|search|hear FILE FOLDER...
 
-`listen` writes all frames until it is stopped; `search` ends with 1 where a word of Flower's messages, or 64 bytes of a
-model that the run left, went over a network in the clear.
+`listen` writes all frames until it is stopped; `search` ends with 1 where a word of Flower's messages, the head of a
+sealed vector, or a piece of a model that the run left went over a network in the clear. `hear` is the opposite, for a
+control: it ends with 1 unless all words and most pieces are there.
 """
 
 import socket
@@ -9,8 +10,10 @@ import sys
 from pathlib import Path
 
 _ALL = 0x0003
-#: Stand in every message of a run, and in nothing else that containers say to each other.
-WORDS = (b"num-examples", b"safetensors", b"layout-hash", b"ArrayRecord", b"/v1/fleet/pull-object")
+#: Stand in every message of a run, and in nothing else that containers say to each other. The last is the head of
+#: every update, total and share, whatever protects it.
+WORDS = (b"num-examples", b"layout-hash", b"ArrayRecord", b"/v1/fleet/push-object", b"FSIM\x01\x01")
+_PIECES, _PIECE_BYTES = 16, 64
 
 
 def listen(file: Path) -> None:
@@ -24,21 +27,49 @@ def listen(file: Path) -> None:
                 out.write(frame)
 
 
-def search(file: Path, folders: list[Path]) -> int:
-    """Say what was found; returns the exit code."""
-    heard = file.read_bytes()
-    models = [path for folder in folders for path in folder.rglob("model.safetensors")]
-    # The middle of a model is weights, which no other file has.
-    pieces = [data[len(data) // 2 :][:64] for data in (path.read_bytes() for path in models)]
-    found = [word for word in (*WORDS, *pieces) if word in heard]
-    print(f"heard {len(heard)} bytes, searched {len(WORDS)} words and {len(pieces)} models, found {len(found)}")
-    if len(heard) < 100_000 or not pieces:
+def models(folders: list[Path]) -> list[bytes]:
+    """Return all models and checkpoints that a run left."""
+    files = [p for f in folders for end in ("safetensors", "ckpt") for p in f.rglob(f"*.{end}")]
+    return [path.read_bytes() for path in files]
+
+
+def pieces(folders: list[Path]) -> list[bytes]:
+    """Return pieces of all models that a run left: weights, which no other file has."""
+    found = set()
+    for data in models(folders):
+        for at in range(_PIECES):
+            piece = data[len(data) * (2 * at + 1) // (2 * _PIECES) :][:_PIECE_BYTES]
+            # Not a row of zeros, which other data have as well.
+            if len(set(piece)) > _PIECE_BYTES // 2:
+                found.add(piece)
+    return sorted(found)
+
+
+def search(file: Path, folders: list[Path], *, must: bool) -> int:
+    """Say what was found; returns the exit code.
+
+    Args:
+        file: what was listened to.
+        folders: that hold models.
+        must: whether the words and pieces must be there, or must not.
+    """
+    heard, wanted = file.read_bytes(), pieces(folders)
+    words = [word for word in WORDS if word in heard]
+    weights = [piece for piece in wanted if piece in heard]
+    print(
+        f"heard {len(heard)} bytes: found {len(words)} of {len(WORDS)} words and {len(weights)} of {len(wanted)} "
+        "pieces of models"
+    )
+    if len(heard) < 100_000 or not wanted:
         print("that is less than a run: nothing was listened to, or no model was left")
         return 1
-    return 1 if found else 0
+    if must:
+        # A piece may lie across two frames.
+        return int(len(words) < len(WORDS) or 2 * len(weights) < len(wanted))
+    return int(bool(words or weights))
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "listen":
         listen(Path(sys.argv[2]))
-    sys.exit(search(Path(sys.argv[2]), [Path(name) for name in sys.argv[3:]]))
+    sys.exit(search(Path(sys.argv[2]), [Path(name) for name in sys.argv[3:]], must=sys.argv[1] == "hear"))

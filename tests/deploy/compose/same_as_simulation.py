@@ -1,6 +1,7 @@
-"""Compares a run in containers with the simulation of its settings: same_as_simulation.py FOLDER RUN UP DOWN
+"""Compares a run in containers with the simulation of its settings: same_as_simulation.py FOLDER RUN UP DOWN HELPER
 
-The weights are equal bit for bit, and the bytes on the clients' interfaces are the ledger's plus framing.
+The weights are equal bit for bit where nothing random is added to them, and the bytes on the interfaces of clients and
+helper are the ledger's plus framing. UP, DOWN and HELPER are those bytes; without them the weights alone are compared.
 """
 
 import json
@@ -10,34 +11,70 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsim.config import load_config, with_values
+from fedsim.config import PreambleConfig, RunConfig, load_config, with_values
 from fedsim.deploy.traffic import compare
+from fedsim.measure.ledger import Ledger
+from fedsim.measure.metrics import Metrics
 from fedsim.runner import simulate
 from strategies.records import model_from_bytes
 
-folder, run = map(Path, sys.argv[1:3])
-interfaces = {"upload": int(sys.argv[3]), "download": int(sys.argv[4])}
-config = load_config(folder / "settings.toml")
-with tempfile.TemporaryDirectory() as place:
-    simulated = simulate(with_values(config, {"output.folder": place, "output.report": False}))
-assert simulated.state is not None
-server = run / "model.safetensors"
-models = [server] if server.exists() else sorted((folder / "out").glob("*/model.safetensors"))
-assert models, "the run left no model"
-for path in models:
-    state = model_from_bytes(path.read_bytes())
-    equal = all(np.array_equal(state.arrays[name], array) for name, array in simulated.state.arrays.items())
-    assert equal or config.protection.name == "preamble", f"{path} is not the simulation's model"
-print(
-    f"{len(models)} models equal the simulation's bit for bit; run.json says",
-    json.loads((run / "run.json").read_text())["status"],
-)
-found = compare(run, folder / "state" / "traffic.log")
-for way, ledger, direction in (
-    ("upload", found.upload_bytes, found.traffic.upload),
-    ("download", found.download_bytes, found.traffic.download),
-):
-    framing = interfaces[way] - ledger
-    print(f"{way}: ledger {ledger}, interfaces {interfaces[way]}, of that framing {framing}")
-    assert ledger <= direction.object_bytes <= ledger + 200 * direction.objects + 3 * 2000
-    assert interfaces[way] >= direction.object_bytes
+
+def is_random(config: RunConfig) -> bool:
+    """Say whether two runs of these settings differ: by noise, or by blocks that clients draw for themselves."""
+    protection = config.protection
+    return isinstance(protection, PreambleConfig) and not (protection.dense and protection.noise == "off-not-private")
+
+
+def accuracy(metrics: dict[str, float]) -> float:
+    """Return the accuracy on the server, or on the clients where only they can open the model."""
+    return metrics.get("server_accuracy", metrics.get("client_accuracy", float("nan")))
+
+
+def same_weights(folder: Path, run: Path) -> None:
+    """Compare models and accuracies."""
+    config = load_config(folder / "settings.toml")
+    with tempfile.TemporaryDirectory() as place:
+        simulated = simulate(with_values(config, {"output.folder": place, "output.report": False}))
+    assert simulated.state is not None
+    server = run / "model.safetensors"
+    models = [server] if server.exists() else sorted((folder / "out").glob("*/model.safetensors"))
+    assert models, "the run left no model"
+    distances = []
+    for path in models:
+        state = model_from_bytes(path.read_bytes())
+        pairs = [(state.arrays[name], array) for name, array in simulated.state.arrays.items()]
+        equal = all(np.array_equal(one, two) for one, two in pairs)
+        assert equal or is_random(config), f"{path} is not the simulation's model"
+        distances.append(max(float(np.abs(one.astype(float) - two).max()) for one, two in pairs))
+    table = Metrics.read(run).table()
+    last = {f"{row['side']}_{row['name']}": row["value"] for row in table.to_pylist()}
+    print(
+        f"{config.protection.name}: {len(models)} models, largest difference from the simulation's weights "
+        f"{max(distances):g}; accuracy {accuracy(last):.4f}, simulation {accuracy(dict(simulated.metrics)):.4f}; "
+        f"run.json says {json.loads((run / 'run.json').read_text())['status']}"
+    )
+
+
+def same_bytes(folder: Path, run: Path, interfaces: dict[str, int], helper: int) -> None:
+    """Compare the ledger with the bytes that passed the proxy and the network interfaces."""
+    found = compare(run, folder / "state" / "traffic.log")
+    for way, ledger, direction in (
+        ("upload", found.upload_bytes, found.traffic.upload),
+        ("download", found.download_bytes, found.traffic.download),
+    ):
+        framing = interfaces[way] - ledger
+        print(f"{way}: ledger {ledger}, interfaces {interfaces[way]}, of that framing {framing}")
+        assert ledger <= direction.object_bytes <= ledger + 200 * direction.objects + 3 * 2000
+        assert interfaces[way] >= direction.object_bytes
+    if booked := int(Ledger.read(run).total("wire_bytes", party="helper")):
+        print(f"helper: ledger {booked}, interface {helper}, of that framing {helper - booked}")
+        # TLS adds 22 bytes a record of 16 kB, TCP and IP 52 of 1,500, and acknowledgements.
+        assert booked <= helper <= 1.15 * booked + 50_000
+
+
+if __name__ == "__main__":
+    place, left, *counted = sys.argv[1:]
+    same_weights(Path(place), Path(left))
+    if counted:
+        up, down, relayed = map(int, counted)
+        same_bytes(Path(place), Path(left), {"upload": up, "download": down}, relayed)

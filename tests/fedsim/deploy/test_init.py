@@ -115,8 +115,28 @@ def test_never_overwrites_a_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "clients"),
+    [
+        (["settings.toml"], 2),
+        (["settings.toml", "--clients", "4"], 4),
+        (["settings.toml", "--clients", "4", "--set", "federation.num_clients=1"], 1),
+        (["--set", "task.name=digits", "--set", "model.name=mlp"], 3),
+    ],
+)
+def test_the_number_of_clients_is_the_settings_unless_one_is_given(tmp_path, arguments, clients, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = '[task]\nname = "digits"\n[model]\nname = "mlp"\n[federation]\nnum_clients = 2\n'
+    Path("settings.toml").write_text(text)
+    done = CliRunner().invoke(app, ["deploy", "init", "it", *arguments])
+    assert done.exit_code == 0, done.output
+    assert len(list(Path("it/clients").iterdir())) == clients
+    assert load_config(Path("it/settings.toml")).federation.num_clients == clients
+
+
+@pytest.mark.parametrize(
     "arguments",
     [["init", "x", "--port", "0"], ["init", "x", "--port", "65536"], ["init", "x", "--superlink-port", "-1"]]
+    + [["init", "x", "--clients", "0"]]
     + [["run", "x", "--direct", "--wait", value] for value in ("nan", "inf", "-1")],
 )
 def test_refuses_ports_and_waits_that_are_none(tmp_path, arguments, monkeypatch):

@@ -8,6 +8,7 @@ from fedsim.measure.metrics import Metrics
 from fedsim.measure.runfolder import RunFolder, now
 from fedsim.measure.runs import Run, load_run, write_partition
 from fedsim.measure.summary import common_target, left_out, rows, summarize, to_target
+from fedsim.measure.units import MISSING
 
 
 def hand_made(path: Path, accuracies: list[float], round_s: bool = True) -> Run:
@@ -46,7 +47,15 @@ def test_sums_by_hand(tmp_path: Path) -> None:
     assert summary.measured_s == 12.0
     assert summary.virtual_s == pytest.approx(3 * (11.0 + 0.25)), "slowest client's phases, then the server's"
     assert summary.phase_s["train"] == 12.0 and summary.phase_s["add"] == 1.5
+    assert summary.virtual_phase_s["train"] == 30.0 and summary.virtual_phase_s["add"] == 0.75
     assert (summary.turns, summary.ok_turns) == (6, 5)
+
+
+def test_measured_and_virtual_seconds_of_a_phase_stand_side_by_side(tmp_path: Path) -> None:
+    table = dict(rows([summarize(hand_made(tmp_path / "a", [0.5, 0.7, 0.6]))]))
+    assert table["train, all parties, measured (virtual)"] == ["12.0 s (30.0 s)"]
+    assert table["upload, all parties, measured (virtual)"] == [f"{MISSING} (24.0 s)"]
+    assert "seal, all parties, measured (virtual)" not in table
 
 
 def test_without_the_metric_a_round_lasts_as_its_slowest_client(tmp_path: Path) -> None:
