@@ -14,6 +14,8 @@ from fedsim.simulation.drills import Honest, drill_of
 from fedsim.site import Site, read_state, site_of
 from fedsim.tasks.training import TrainResult, client_seed, evaluate
 from strategies.client import Sealed, Stopwatch
+from strategies.helper_relay import pass_on
+from strategies.nodes import RELAY_KEY
 from strategies.plan import RoundPlan
 from strategies.records import (
     NamedArrays,
@@ -31,8 +33,11 @@ app = ClientApp()
 
 @app.query("hello")
 def hello(message: Message, context: Context) -> Message:
-    """Tell the server this client's number and how many samples it trains on."""
-    site, client = site_of(context.run_config, context.node_config), partition_id(context)
+    """Tell the server this client's number and how many samples it trains on, or that it relays to a helper."""
+    site = site_of(context.run_config, context.node_config)
+    if context.node_config.get(RELAY_KEY):
+        return Message(RecordDict({"hello": MetricRecord({"relay": 1})}), reply_to=message)
+    client = partition_id(context)
     values = {"partition-id": client, "num-examples": len(site.partition.indices[client]), **_capacity(context)}
     return Message(RecordDict({"hello": MetricRecord(dict(values))}), reply_to=message)
 
@@ -42,6 +47,12 @@ def setup(message: Message, context: Context) -> Message:
     """Tell the server a hash of what all clients must have in common before round 1."""
     site = site_of(context.run_config, context.node_config)
     return Message(RecordDict({"setup": ConfigRecord({"digest": site.half.digest(site.initial)})}), reply_to=message)
+
+
+@app.query("relay")
+def relay(message: Message, context: Context) -> Message:
+    """Pass the leader's frames on to the helper beside this node, if its own configuration designates it."""
+    return Message(pass_on(message.content, context.node_config.get(RELAY_KEY)), reply_to=message)
 
 
 @app.train()
@@ -212,8 +223,13 @@ def partition_id(context: Context) -> int:
         InputError: the node's configuration has none.
     """
     value = context.node_config.get("partition-id")
-    if not isinstance(value, int):
-        raise InputError(f"partition-id is {value!r}: must be a whole number; start the node with partition-id=N")
+    if context.node_config.get(RELAY_KEY):
+        raise InputError(
+            f"this node relays to a helper ({RELAY_KEY} = {context.node_config[RELAY_KEY]}): it is no client and "
+            "trains nothing; start a node without it"
+        )
+    if not isinstance(value, int) or value < 0:
+        raise InputError(f"partition-id is {value!r}: must be a whole number from 0; start the node with one")
     return value
 
 

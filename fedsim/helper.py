@@ -171,7 +171,10 @@ class Helper:
 
     def _running(self) -> HelperAdder:
         if self._adder is None:
-            raise WireError("no round is open: open one first")
+            raise WireError(
+                "no round is open: open one first; a helper that was started again has forgotten the round, so resume "
+                "the run"
+            )
         return self._adder
 
 

@@ -8,6 +8,7 @@ With `--tied` it ends when its standard input does, so that it never outlives wh
 import argparse
 import logging
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -22,7 +23,7 @@ from typing import BinaryIO
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from crypto import WireError
+from crypto import InputError, WireError
 from crypto.keys import HELPER, load_key
 from fedsim.errors import EngineError
 from fedsim.helper import Helper, Task
@@ -92,17 +93,23 @@ class Server:
         return secured
 
 
-def listen(address: str) -> socket.socket:
+def listen(address: str, group: str | None = None) -> socket.socket:
     """Return a listening socket: a Unix socket that only its owner may use, or TCP for TLS.
 
+    Args:
+        address: see :func:`strategies.helper_link.parse_address`.
+        group: may use the Unix socket as well: that of another user's node which relays to this helper.
+
     Raises:
-        InputError: the address is neither.
+        InputError: the address is neither, or a group is given for TLS.
         EngineError: it cannot be listened on.
     """
     place = parse_address(address)
+    if group is not None and not isinstance(place, Path):
+        raise InputError(f"group '{group}' with {address}: a group may use a Unix socket only; leave it out for TLS")
     try:
         if isinstance(place, Path):
-            return _unix(place)
+            return _unix(place, group)
         host, port = place
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family)
@@ -110,11 +117,18 @@ def listen(address: str) -> socket.socket:
         raise EngineError(f"the helper cannot listen on {address} ({error}): name a free address here") from error
 
 
-def _unix(path: Path) -> socket.socket:
+def _unix(path: Path, group: str | None) -> socket.socket:
+    _remove_dead(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
         listener.bind(str(path))
+        if group is not None:
+            shutil.chown(path, group=group)
+            path.chmod(0o660)
+    except LookupError as error:
+        listener.close()
+        raise OSError(f"there is no group '{group}'") from error
     except OSError:
         listener.close()
         raise
@@ -124,7 +138,26 @@ def _unix(path: Path) -> socket.socket:
     return listener
 
 
-def run(keys: Path, address: str, task: Path | None = None, state: Path | None = None, *, tied: bool = False) -> None:
+def _remove_dead(path: Path) -> None:
+    """Remove the socket of a helper that was killed; one that answers stays."""
+    if not path.is_socket():
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+
+
+def run(
+    keys: Path,
+    address: str,
+    task: Path | None = None,
+    state: Path | None = None,
+    *,
+    group: str | None = None,
+    tied: bool = False,
+) -> None:
     """Run the helper until it is stopped; writes ``ready`` on standard output once it listens.
 
     Args:
@@ -132,6 +165,7 @@ def run(keys: Path, address: str, task: Path | None = None, state: Path | None =
         address: where to listen, see :func:`strategies.helper_link.parse_address`.
         task: what its owner agreed to; ``helper/task.json`` under `keys` by default.
         state: folder that must outlive the process, for what was released; ``helper/`` under `keys` by default.
+        group: see :func:`listen`.
         tied: end when standard input ends.
 
     Raises:
@@ -142,7 +176,7 @@ def run(keys: Path, address: str, task: Path | None = None, state: Path | None =
     key = X25519PrivateKey.from_private_bytes(load_key(keys, HELPER, "preamble").secret)
     helper = Helper(Task.read(task or own / TASK_FILE), key, (state or own) / RELEASED_FILE)
     context = None if isinstance(parse_address(address), Path) else helper_context(own)
-    listener = listen(address)
+    listener = listen(address, group)
     signal.signal(signal.SIGTERM, _stop)
     if tied:
         threading.Thread(target=_end_with, args=(sys.stdin.buffer,), daemon=True).start()

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,7 @@ def _preamble(config: RunConfig, p: PreambleConfig, keys: str | None, role: str)
         noisy=p.noise == "gaussian",
         keys=keys,
         role=role,
+        transport=p.transport,
         timeout_s=p.helper_timeout_s,
     )
 
@@ -176,10 +177,12 @@ class KeyRing:
     Attributes:
         server: the server's folder, public material only; ``None`` without keys.
         clients: the clients' and the committee's folder.
+        helper: socket of the second aggregator, for the node that relays to it; ``None`` where none does.
     """
 
     server: str | None = None
     clients: str | None = None
+    helper: str | None = None
 
 
 @contextmanager
@@ -202,8 +205,8 @@ def fresh_keys(protection: Protection, plan: Plan) -> Iterator[KeyRing]:
                 write_keys(protection.describe(plan), root / "server", root / "clients")
                 yield ring
             else:
-                with _helper(protection, plan, root):
-                    yield ring
+                with _helper(protection, plan, root) as address:
+                    yield replace(ring, helper=address if protection.relayed else None)
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
@@ -222,15 +225,20 @@ def _remove_leftovers() -> None:
 
 
 @contextmanager
-def _helper(protection: PreambleProtection, plan: Plan, root: Path) -> Iterator[None]:
-    """Make the helper's key pair, hand out the public key, and run the helper until the end of the block."""
+def _helper(protection: PreambleProtection, plan: Plan, root: Path) -> Iterator[str]:
+    """Make the helper's key pair, hand out the public key, and run the helper until the end of the block.
+
+    Yields:
+        The helper's socket, which the server is told only where it connects to it itself.
+    """
     described = helper_task(protection, plan)
     write_bundles(preamble.make_keys(), {role: root / role for role in (SERVER, CLIENTS, HELPER)})
     task, address = root / HELPER / "task.json", root / HELPER / "socket"
     described.write(task)
-    (root / SERVER / ADDRESS_FILE).write_text(str(address), encoding="utf-8")
+    if not protection.relayed:
+        (root / SERVER / ADDRESS_FILE).write_text(str(address), encoding="utf-8")
     with helper_process(task, root / HELPER, str(address), root / HELPER / "log.txt"):
-        yield
+        yield str(address)
 
 
 def helper_task(protection: PreambleProtection, plan: Plan) -> Task:

@@ -12,6 +12,7 @@ from typing import Any
 
 from flwr.app import RecordDict
 from flwr.app.user_config import UserConfig
+from flwr.serverapp import Grid
 
 from fedsim import errors, resources
 from fedsim.checkpoint import weights_sha256
@@ -255,7 +256,16 @@ def _run_on(
     if engine == "flower":
         return _run_on_flower(folder, site, keys)
     with _grid(engine, site, keys, cohort) as grid:
-        return serve_in(folder, grid, site, observer, resume=resume)
+        return serve_in(folder, _designated(grid, site, keys), site, observer, resume=resume)
+
+
+def _designated(grid: SimulationGrid, site: Site, keys: KeyRing) -> Grid:
+    """Return the grid with the node that relays to the helper, where the run has one."""
+    if keys.helper is None:
+        return grid
+    from fedsim.simulation.relay_node import RelayNodeGrid
+
+    return RelayNodeGrid(grid, "fedsim.client_app:app", keys.helper, to_run_config(site.config), site.config.seed)
 
 
 def _grid(engine: str, site: Site, keys: KeyRing, cohort: bool) -> SimulationGrid:

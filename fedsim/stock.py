@@ -150,7 +150,8 @@ def run_stock(grid: Grid, site: Site, recorder: Recorder) -> NamedArrays:
         FedsimError: Flower refuses the strategy's options.
     """
     federation = site.config.federation
-    nodes = discover(grid, Participation(min_nodes=federation.num_clients), ask=False)
+    found = discover(grid, Participation(min_nodes=federation.num_clients), ask=False)
+    nodes = [node for node in found if not node.relay]
     guarded = GuardedGrid(
         grid, nodes, site.initial, federation.rounds, federation.needed_replies, federation.deadline_s
     )

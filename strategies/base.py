@@ -22,6 +22,7 @@ from strategies import committee
 from strategies.clipping import CLIP_NORM, NormLimit
 from strategies.errors import Incompatible
 from strategies.fold import Fold, WorkerFold, delivered
+from strategies.helper_relay import Relay
 from strategies.nodes import Node, Participation, discover
 from strategies.outcome import RoundRecord, logical_bytes, mean_arrays, means
 from strategies.plan import BufferRule, Payload, RoundPlan, Weighting
@@ -118,6 +119,7 @@ class FederatedStrategy(Strategy):
         self.state: NamedArrays | None = None
         self.sealed: SealedState | None = None
         self._nodes: list[Node] = []
+        self._relay: Relay | None = None
         self._secure_plan: Plan | None = None
         if self.needs_open_model and self.protection.opened_by == "clients":
             raise Incompatible(
@@ -257,7 +259,10 @@ class FederatedStrategy(Strategy):
         self.state = read_model(initial_arrays)
         self.sealed = None
         scaled = self.protection.bounded and self.weighting == "examples" and self.weight_scale is None
-        self._nodes = discover(grid, self.participation, ask=scaled)
+        relayed = self.protection.relayed
+        found = discover(grid, self.participation, ask=scaled, relays=int(relayed))
+        self._nodes = [node for node in found if not node.relay]
+        self._relay = Relay.among(grid, found) if relayed else None
         if scaled:
             self.weight_scale = float(max((n.num_examples for n in self._nodes), default=0) or 1)
         self._secure_plan = Plan(
@@ -358,7 +363,7 @@ class FederatedStrategy(Strategy):
     def _new_fold(self, tag: Tag) -> Fold:
         if self._secure_plan is None:
             raise RuntimeError("begin() must come first")
-        own = self.protection.fold(self._secure_plan, tag)
+        own = self.protection.fold(self._secure_plan, tag, self._relay)
         if own is not None:
             return own
         limit = None

@@ -16,6 +16,8 @@ Status 0 is an answer, 1 refuses this request (the payload says why; the helper 
 import socket
 import struct
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -51,7 +53,21 @@ class Stream(Protocol):
 
 
 class Transport(ABC):
-    """One way of reaching the helper: a request out, its answer back."""
+    """One way of reaching the helper: requests out, their answers back.
+
+    Attributes:
+        sent_bytes, received_bytes: what has travelled to the helper and from it, framing included.
+    """
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+    def exchange(self, bodies: Sequence[bytes]) -> list[bytes]:
+        """Return the answers to some requests, in their order; see :meth:`request`."""
+        answers = [self.request(body) for body in bodies]
+        self.sent_bytes += sum(LENGTH.size + len(body) for body in bodies)
+        self.received_bytes += sum(LENGTH.size + len(answer) for answer in answers)
+        return answers
 
     @abstractmethod
     def request(self, body: bytes) -> bytes:
@@ -133,6 +149,7 @@ def connect(address: str, keys: Path, timeout_s: float = ANSWER_S) -> SocketTran
     place = parse_address(address)
     if isinstance(place, Path):
         plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        plain.settimeout(min(timeout_s, _CONNECT_S))
         try:
             plain.connect(str(place))
         except OSError as error:
@@ -182,6 +199,19 @@ def read_frame(stream: Stream) -> bytes:
     return body
 
 
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The helper's answers to a batch of reports.
+
+    Attributes:
+        refused: place in the batch -> why the helper does not take that report.
+        proofs: of the reports that it took.
+    """
+
+    refused: dict[int, str]
+    proofs: bytes
+
+
 class HelperLink:
     """The leader's view of the helper in one round.
 
@@ -191,9 +221,7 @@ class HelperLink:
         params_hash: 16 bytes.
 
     Attributes:
-        received_bytes: what the helper was sent in this round, length prefixes included.
-        sent_bytes: what it answered.
-        busy_s: its own seconds.
+        busy_s: the helper's own seconds in this round.
 
     Raises:
         HelperLost: it does not answer, or runs other parameters.
@@ -201,9 +229,18 @@ class HelperLink:
 
     def __init__(self, transport: Transport, key_id: bytes, params_hash: bytes) -> None:
         self._transport = transport
-        self.received_bytes = self.sent_bytes = 0
         self.busy_s = 0.0
         self._must(HELLO, HELLO_FIELDS.pack(key_id, params_hash))
+
+    @property
+    def received_bytes(self) -> int:
+        """What the helper was sent in this round, as it travelled."""
+        return self._transport.sent_bytes
+
+    @property
+    def sent_bytes(self) -> int:
+        """What it answered."""
+        return self._transport.received_bytes
 
     def open(self, tag: Tag) -> bytes:
         """Begin a round; return the 16 secret bytes that both aggregators verify it with.
@@ -225,6 +262,18 @@ class HelperLink:
         """Send the leader's proofs of the waiting reports and return the helper's."""
         return self._must(SETTLE, proofs)
 
+    def add_and_settle(self, reports: Sequence[bytes], proofs: bytes) -> Batch:
+        """Relay reports and the leader's proofs of them, in one exchange.
+
+        Raises:
+            HelperLost: the helper does not answer, or refuses to go on.
+        """
+        requests = [(ADD, report) for report in reports] + [(SETTLE, proofs)]
+        *added, settled = self._exchange(requests)
+        if isinstance(settled, HelperRefused):
+            raise _stuck(settled)
+        return Batch({i: str(a) for i, a in enumerate(added) if isinstance(a, HelperRefused)}, settled)
+
     def total(self) -> bytes:
         """Return the helper's noisy total.
 
@@ -241,22 +290,32 @@ class HelperLink:
         try:
             return self._ask(operation, payload)
         except HelperRefused as error:
-            raise HelperLost(f"the helper refuses to go on: {error}") from error
+            raise _stuck(error) from error
 
     def _ask(self, operation: int, payload: bytes) -> bytes:
-        body = bytes([operation]) + payload
-        answer = self._transport.request(body)
-        self.received_bytes += LENGTH.size + len(body)
-        self.sent_bytes += LENGTH.size + len(answer)
+        (found,) = self._exchange([(operation, payload)])
+        if isinstance(found, HelperRefused):
+            raise found
+        return found
+
+    def _exchange(self, requests: Sequence[tuple[int, bytes]]) -> list[bytes | HelperRefused]:
+        answers = self._transport.exchange([bytes([operation]) + payload for operation, payload in requests])
+        if len(answers) != len(requests):
+            raise HelperLost(f"{len(answers)} answers to {len(requests)} requests: versions must agree")
+        return [self._read(answer) for answer in answers]
+
+    def _read(self, answer: bytes) -> bytes | HelperRefused:
         if len(answer) < ANSWER_HEAD.size:
             raise HelperLost(f"answer of {len(answer)} bytes: shorter than its head; versions must agree")
         status, busy_s = ANSWER_HEAD.unpack_from(answer)
         rest = answer[ANSWER_HEAD.size :]
         if 0 <= busy_s < float("inf"):
             self.busy_s += busy_s
-        if status == ANSWERED:
-            return rest
-        raise HelperRefused(rest.decode("utf-8", "replace"))
+        return rest if status == ANSWERED else HelperRefused(rest.decode("utf-8", "replace"))
+
+
+def _stuck(error: HelperRefused) -> HelperLost:
+    return HelperLost(f"the helper refuses to go on: {error}")
 
 
 def refusal(error: CryptoError, busy_s: float) -> bytes:

@@ -12,6 +12,8 @@ from strategies.errors import NoSuchNodes
 from strategies.rounds import chunk_size, chunked, stream
 
 _LONGEST_PAUSE_S = 1.0
+#: Key of a node's own configuration that makes it the way to a helper; its value is the helper's socket.
+RELAY_KEY = "helper"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +25,14 @@ class Node:
         partition_id: the client's number; node ids are never used where order or seeds matter.
         num_examples: training samples that it states, 0 if it was not asked.
         capacity: blocks that it states it can train, 0 if it states none.
+        relay: it is no client but the way to a helper, see :mod:`strategies.helper_relay`; it has no number.
     """
 
     node_id: int
     partition_id: int
     num_examples: int = 0
     capacity: int = 0
+    relay: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,29 +99,42 @@ def wait_for_nodes(grid: Grid, minimum: int, connect_s: float) -> list[int]:
     return found
 
 
-def discover(grid: Grid, participation: Participation, *, ask: bool) -> list[Node]:
-    """Return the nodes in partition order.
+def discover(grid: Grid, participation: Participation, *, ask: bool, relays: int = 0) -> list[Node]:
+    """Return the nodes: clients in partition order, then those that relay to a helper.
 
     A grid that knows its nodes' configuration (`node_configs`) is believed; others, and every grid if `ask`, are asked
     by a ``query.hello`` message. A node whose app does not answer it is numbered after the others, by node id.
 
+    Args:
+        grid: any Flower grid.
+        participation: says how many clients there must be, and how long to wait.
+        ask: see above.
+        relays: nodes to wait for beside the clients.
+
     Raises:
-        NoSuchNodes: too few nodes, or two that claim one partition.
+        NoSuchNodes: too few nodes or clients, or two that claim one partition.
     """
-    ids = wait_for_nodes(grid, participation.min_nodes, participation.connect_s)
+    ids = wait_for_nodes(grid, participation.min_nodes + relays, participation.connect_s)
     configs = getattr(grid, "node_configs", None)
     if isinstance(configs, Mapping) and not ask:
-        nodes = [Node(i, int(configs[i]["partition-id"])) for i in ids]
+        found = [Node(i, int(configs[i]["partition-id"]), relay=RELAY_KEY in configs[i]) for i in ids]
     else:
-        nodes = _greet(grid, ids, participation)
-    nodes.sort(key=lambda n: (n.partition_id, n.node_id))
+        found = _greet(grid, ids, participation)
+    found.sort(key=lambda n: (n.partition_id, n.node_id))
+    nodes = [n for n in found if not n.relay]
+    others = [n for n in found if n.relay]
+    if len(nodes) < participation.min_nodes and others:
+        raise NoSuchNodes(
+            f"{len(nodes)} clients beside {len(others)} nodes that relay to a helper: the plan needs "
+            f"{participation.min_nodes} clients; start more, a node that relays trains nothing"
+        )
     for one, two in zip(nodes, nodes[1:], strict=False):
         if one.partition_id == two.partition_id:
             raise NoSuchNodes(
                 f"nodes {one.node_id} and {two.node_id} both claim partition {one.partition_id}: ids must be distinct; "
                 "restart one with another partition-id"
             )
-    return nodes
+    return nodes + others
 
 
 def _greet(grid: Grid, ids: list[int], participation: Participation) -> list[Node]:
@@ -136,9 +153,11 @@ def _greet(grid: Grid, ids: list[int], participation: Participation) -> list[Nod
         if answer is None:
             nodes.append(Node(node_id, after))
             after += 1
+        elif _number(answer, "relay", 0):
+            nodes.append(Node(node_id, -1, relay=True))
         else:
-            values = [_number(answer, key, 0) for key in ("num-examples", "capacity")]
-            nodes.append(Node(node_id, _number(answer, "partition-id", -1), *values))
+            examples, capacity = (_number(answer, key, 0) for key in ("num-examples", "capacity"))
+            nodes.append(Node(node_id, _number(answer, "partition-id", -1), examples, capacity))
     return nodes
 
 

@@ -30,7 +30,8 @@ from crypto.preamble.rotation import padded_length
 from crypto.preamble.scheme import MAX_NORM_BITS, Parameters, PreambleSum
 from crypto.preamble.sizing import Choice, evaluate, size
 from strategies.errors import HelperLost
-from strategies.helper_link import ADDRESS_FILE, HelperLink, connect
+from strategies.helper_link import ADDRESS_FILE, HelperLink, Transport, connect
+from strategies.helper_relay import Relay
 from strategies.protection import Protection
 from strategies.verified_fold import Journal, VerifiedFold
 
@@ -75,6 +76,8 @@ class PreambleProtection(Protection):
         noisy: whether both aggregators add noise; without it there is no privacy at all.
         keys: folder of this party's keys; ``None`` where none are needed (sizing).
         role: whose keys to take: ``server`` or ``clients``.
+        transport: how the leader reaches the helper: ``direct``, on a connection of its own, or ``relay``, through a
+            node of the helper's owner.
         timeout_s: longest wait for one answer of the helper.
         journal: file in which the leader notes a round before it asks for the total; see :meth:`journaled`.
     """
@@ -103,6 +106,7 @@ class PreambleProtection(Protection):
     noisy: bool = True
     keys: str | None = None
     role: str = CLIENTS
+    transport: Literal["direct", "relay"] = field(default="direct", compare=False)
     timeout_s: float = field(default=300.0, compare=False)
     journal: str | None = field(default=None, compare=False)
 
@@ -142,7 +146,12 @@ class PreambleProtection(Protection):
         """See :meth:`~strategies.protection.Protection.opener`; whoever holds both totals can."""
         return _RoundOpener(self, plan)
 
-    def fold(self, plan: Plan, tag: Tag) -> VerifiedFold:
+    @property
+    def relayed(self) -> bool:
+        """See :attr:`~strategies.protection.Protection.relayed`."""
+        return self.transport == "relay"
+
+    def fold(self, plan: Plan, tag: Tag, relay: Relay | None = None) -> VerifiedFold:
         """See :meth:`~strategies.protection.Protection.fold`: verified together with the helper.
 
         Raises:
@@ -151,8 +160,8 @@ class PreambleProtection(Protection):
         """
         secure, whole = of_round(self, plan, tag)
         # The helper is greeted with the plan's parameters and derives the round's itself.
-        leader, link = partial(self.leader, secure, whole), self._link(self.secure_sum(plan), tag)
-        return VerifiedFold(leader, link, tag, secure.parameters.batch, self._journal)
+        link = self._link(self.secure_sum(plan), tag, self._transport(tag.round, relay))
+        return VerifiedFold(partial(self.leader, secure, whole), link, tag, secure.parameters.batch, self._journal)
 
     def leader(self, secure: PreambleSum, tag: Tag, verify_key: bytes) -> LeaderAdder:
         """Return the leader's adder of a round, with its noise."""
@@ -177,12 +186,21 @@ class PreambleProtection(Protection):
             HelperLost: it does not answer, or says no and why.
         """
         tag = Tag(round=0, layout_hash=bytes(16), length=plan.length)
-        self._link(self.secure_sum(plan), tag).close()
+        self._link(self.secure_sum(plan), tag, self._transport(tag.round, None)).close()
 
-    def _link(self, secure: PreambleSum, tag: Tag) -> HelperLink:
+    def _link(self, secure: PreambleSum, tag: Tag, transport: Transport) -> HelperLink:
         header = secure.header(tag)
-        transport = connect(self._address(), Path(self.keys or "") / SERVER, self.timeout_s)
         return HelperLink(transport, header.key_id, header.params_hash)
+
+    def _transport(self, server_round: int, relay: Relay | None) -> Transport:
+        if not self.relayed:
+            return connect(self._address(), Path(self.keys or "") / SERVER, self.timeout_s)
+        if relay is None:
+            raise HelperLost(
+                "protection.transport is relay: the leader reaches the helper inside a run alone, through the node of "
+                "its owner; ask on that machine (`fedsim helper alive --listen SOCKET`), or set transport = direct"
+            )
+        return relay.transport(server_round, self.timeout_s)
 
     def _address(self) -> str:
         path = Path(self.keys or "") / ADDRESS_FILE
@@ -467,6 +485,7 @@ def describe(protection: PreambleProtection, plan: Plan) -> dict[str, object]:
         "helper_part_bytes": wire.HEADER_BYTES + reports.helper_bytes(proof),
         "dense_share_bytes": choice.dense_bytes,
         "minimum_cohort": p.minimum_cohort,
+        "transport": protection.transport,
         "verification": VERIFICATION[protection.verify],
     }
 

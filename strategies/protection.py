@@ -21,6 +21,7 @@ from strategies.plan import Payload
 
 if TYPE_CHECKING:
     from strategies.fold import Fold
+    from strategies.helper_relay import Relay
 
 OpenedBy = Literal["server", "clients", "committee"]
 
@@ -88,8 +89,19 @@ class Protection(ABC):
         """Return the description as aggregators anywhere need it, independent of this party's files."""
         return self
 
-    def fold(self, plan: Plan, tag: Tag) -> "Fold | None":
-        """Return this party's way to add up a round's replies; ``None`` for sums that any worker may do a part of."""
+    @property
+    def relayed(self) -> bool:
+        """Whether the server reaches a second aggregator through a node of the federation, which must be there."""
+        return False
+
+    def fold(self, plan: Plan, tag: Tag, relay: "Relay | None" = None) -> "Fold | None":
+        """Return this party's way to add up a round's replies; ``None`` for sums that any worker may do a part of.
+
+        Args:
+            plan: what the sum was sized for.
+            tag: the round.
+            relay: the node to a second aggregator, where :attr:`relayed`.
+        """
         return None
 
     def round_facts(self, plan: Plan, tag: Tag) -> dict[str, float]:

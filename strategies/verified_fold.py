@@ -85,6 +85,7 @@ class VerifiedFold(Fold):
     ) -> None:
         self._batch, self._link, self._round, self._journal = batch, link, tag.round, journal
         self._waiting: dict[bytes, ConfigRecord] = {}
+        self._relayed: dict[bytes, bytes] = {}
         self._leader = leader(link.open(tag))
 
     @property
@@ -126,9 +127,9 @@ class VerifiedFold(Fold):
             parts = sealed_parts(content, 2)
             notes["sealed_bytes"] = sum(map(len, parts))
             relayed = self._leader.add_and_relay(*parts)
-            # Not counted until both have settled; what the helper does not take now, it does not prove either.
-            self._waiting[relayed_nonce(memoryview(relayed)[wire.HEADER_BYTES :])] = notes
-            self._link.add(relayed)
+            # Not counted until both have settled; what the helper does not take then, it does not prove either.
+            nonce = relayed_nonce(memoryview(relayed)[wire.HEADER_BYTES :])
+            self._waiting[nonce], self._relayed[nonce] = notes, relayed
         except CryptoError as error:
             notes["rejected"] = str(error)
         content.pop("sealed", None)
@@ -139,8 +140,13 @@ class VerifiedFold(Fold):
         if not self._leader.waiting:
             return
         started = time.perf_counter()
+        nonces = list(self._relayed)
+        batch = self._link.add_and_settle(list(self._relayed.values()), self._leader.verify_init())
+        self._relayed.clear()
+        for place, reason in batch.refused.items():
+            self._waiting[nonces[place]]["rejected"] = reason
         try:
-            settled = self._leader.settle(self._link.settle(self._leader.verify_init()))
+            settled = self._leader.settle(batch.proofs)
         except CryptoError as error:
             raise HelperLost(f"the helper's proofs are none: {error}") from error
         share = (time.perf_counter() - started) / len(self._waiting)

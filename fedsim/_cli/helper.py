@@ -31,6 +31,10 @@ def serve(
         Path | None,
         typer.Option("--state", help="Folder that outlives the process, for what was released; default: KEYS/helper."),
     ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", help="User group that may use the Unix socket as well: that of the relaying node."),
+    ] = None,
 ) -> None:
     """Run the helper until SIGTERM; `ready` on standard output says that it listens."""
     with exits():
@@ -38,12 +42,15 @@ def serve(
         from fedsim.helper_daemon import log_to_stderr, run
 
         log_to_stderr()
-        _place(listen)
+        place = _place(listen)
+        if group is not None and not isinstance(place, Path):
+            rule = "is for a Unix socket only"
+            raise ConfigError([Problem("--group", group, rule, "leave it out, or --listen on a socket's path")])
         if state is not None and not state.is_dir():
             # Found out at the first release otherwise, after a round was trained for nothing.
             raise ConfigError([Problem("--state", str(state), "is no folder", "make it, on a disk that stays")])
         try:
-            run(keys, listen, task, state)
+            run(keys, listen, task, state, group=group)
         except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
             # Those of our own say what to do; the system's only what is wrong.
             what = f"{error.filename}: {error.strerror}; correct --keys, --task or --state"

@@ -252,7 +252,9 @@ class PreambleConfig(Protection):
     )
     min_cohort: Count = Field(default=2, description="fewest reports of which the helper hands out a total")
     transport: Literal["relay", "direct"] = Field(
-        default="relay", description="how shares reach the helper: relay, through the leader, sealed"
+        default="direct",
+        description="how the leader reaches the helper: direct, by a connection of its own, or relay, through a node "
+        "of the helper's owner",
     )
     helper_timeout_s: Positive = Field(
         default=300.0, description="longest wait for one answer of the helper, in seconds"

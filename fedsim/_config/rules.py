@@ -258,10 +258,12 @@ RULES: tuple[Rule, ...] = (
         "leave out protection.block_size, blocks, byte_budget and clip_factor, or dense",
     ),
     Rule(
-        ("protection.transport", "protection.name"),
-        lambda c: isinstance(c.protection, PreambleConfig) and c.protection.transport == "direct",
-        "clients have no way of their own to the helper yet",
-        "leave it out or set it to relay: the leader passes on what it cannot read",
+        ("protection.transport", "engine.name"),
+        lambda c: (
+            isinstance(c.protection, PreambleConfig) and c.protection.transport == "relay" and c.engine.name == "flower"
+        ),
+        "needs a node with a configuration of its own, and Flower's simulation gives all nodes the same",
+        "use another engine, or transport = direct",
     ),
     Rule(
         ("protection.committee_size", "federation.num_clients"),

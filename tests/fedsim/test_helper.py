@@ -200,6 +200,27 @@ def test_a_run_is_private_says_so_and_books_both_aggregators(tmp_path):
     assert "train_clip_factor" in metrics and "train_clipped_clients" in metrics
 
 
+def test_a_run_through_a_node_of_the_helpers_is_the_same_run(tmp_path):
+    """Without noise and choice of blocks the two ways differ by the rounding of sealed values alone."""
+    whole = ["protection.noise=off-not-private", "protection.block_size=1024", "protection.clip_norm=100"]
+    got = {
+        way: simulate(settings_of(tmp_path, *whole, f"protection.transport={way}", f"output.name={way}"))
+        for way in ("direct", "relay")
+    }
+    for name, array in got["direct"].state.arrays.items():
+        np.testing.assert_allclose(got["relay"].state.arrays[name], array, atol=1e-5)
+    assert json.loads((got["relay"].folder / "run.json").read_text())["protection"]["transport"] == "relay"
+    ledger = {way: Ledger.read(result.folder) for way, result in got.items()}
+    assert ledger["relay"].upload_bytes() == ledger["direct"].upload_bytes()
+    sent = {way: found.total("wire_bytes", phase="download", party="helper") for way, found in ledger.items()}
+    assert sent["direct"] < sent["relay"] < sent["direct"] + 2 * 6 * 1200
+
+
+def test_flowers_simulation_cannot_designate_a_node(tmp_path):
+    with pytest.raises(errors.ConfigError, match=r"transport.*Flower's simulation gives all nodes the same"):
+        settings_of(tmp_path, "protection.transport=relay", "engine.name=flower")
+
+
 def test_only_the_helper_has_its_key_and_it_ends_with_the_run(tmp_path, monkeypatch):
     seen = {}
     real = protections.helper_process
@@ -234,7 +255,8 @@ def open_key(path):
 
 
 @pytest.mark.report("D12", "the run stops, and its last good model is saved")
-def test_a_helper_that_dies_stops_the_run_with_the_last_good_model(tmp_path, monkeypatch):
+@pytest.mark.parametrize("way", ["direct", "relay"])
+def test_a_helper_that_dies_stops_the_run_with_the_last_good_model(tmp_path, monkeypatch, way):
     seen = {}
     real = protections.helper_process
 
@@ -259,7 +281,7 @@ def test_a_helper_that_dies_stops_the_run_with_the_last_good_model(tmp_path, mon
     monkeypatch.setattr(protections, "helper_process", watched)
     started = time.monotonic()
     with pytest.raises(errors.FedsimError, match="helper"):
-        run(settings_of(tmp_path, "output.name=cut"), Killer())
+        run(settings_of(tmp_path, "output.name=cut", f"protection.transport={way}"), Killer())
     assert time.monotonic() - started < 120
     record = json.loads((tmp_path / "cut" / "run.json").read_text())
     assert record["status"] == "failed" and "helper" in record["exit_reason"]
@@ -324,9 +346,9 @@ def test_a_refused_total_is_no_release_and_a_damaged_journal_is_no_journal(tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["ray", "flower"])
-def test_other_engines_find_keys_and_helper(tmp_path, engine):
-    result = simulate(settings_of(tmp_path, f"engine.name={engine}"))
+@pytest.mark.parametrize(("engine", "way"), [("ray", "direct"), ("ray", "relay"), ("flower", "direct")])
+def test_other_engines_find_keys_and_helper(tmp_path, engine, way):
+    result = simulate(settings_of(tmp_path, f"engine.name={engine}", f"protection.transport={way}"))
     assert json.loads((result.folder / "run.json").read_text())["protection"]["private"]
 
 

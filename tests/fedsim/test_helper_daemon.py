@@ -1,5 +1,6 @@
 """`fedsim helper` as a process of its own: rounds over TLS, dead connections, restarts, health and preflight checks."""
 
+import grp
 import json
 import os
 import signal
@@ -16,6 +17,8 @@ from typer.testing import CliRunner, Result
 from crypto.base import Plan, Tag
 from crypto.keys import save_keys
 from fedsim.cli import app
+from fedsim.errors import EngineError
+from fedsim.helper_daemon import listen
 from fedsim.protections import helper_task
 from strategies.errors import HelperLost
 from strategies.helper_link import ADDRESS_FILE, connect, parse_address
@@ -135,6 +138,37 @@ def test_an_address_that_is_none_is_bad_usage(listen):
 def test_serve_needs_a_place_for_what_was_released_before_it_listens(tmp_path):
     done = call("serve", "--keys", str(tmp_path), "--listen", str(tmp_path / "s"), "--state", str(tmp_path / "none"))
     assert done.exit_code == 2 and "--state" in done.stderr and "is no folder" in done.stderr
+
+
+def test_a_socket_of_a_killed_helper_is_taken_over_and_a_living_ones_is_not(tmp_path):
+    place = str(tmp_path / "s")
+    first = listen(place)
+    with pytest.raises(EngineError, match="Address already in use"):
+        listen(place)
+    first.close()
+    second = listen(place)
+    assert os.stat(place).st_mode & 0o777 == 0o600
+    second.close()
+
+
+def test_a_group_may_use_the_socket_if_it_exists(tmp_path):
+    group = grp.getgrgid(os.getgid()).gr_name
+    listener = listen(str(tmp_path / "s"), group)
+    found = os.stat(tmp_path / "s")
+    assert (found.st_mode & 0o777, found.st_gid) == (0o660, os.getgid())
+    listener.close()
+    with pytest.raises(EngineError, match="there is no group 'nobody-has-it'"):
+        listen(str(tmp_path / "t"), "nobody-has-it")
+    done = call("serve", "--keys", str(tmp_path), "--listen", "tls://127.0.0.1:0", "--group", group)
+    assert done.exit_code == 2 and "is for a Unix socket only" in done.stderr
+
+
+def test_check_cannot_ask_through_a_run_that_is_not_there(tmp_path):
+    root = tmp_path / "keys"
+    more = [*SETTINGS, "--set", "protection.blocks=1", "--set", "protection.transport=relay"]
+    assert CliRunner().invoke(app, ["keys", *more, "--out", str(root)]).exit_code == 0
+    done = call("check", *more, "--keys", str(root))
+    assert done.exit_code == 1 and "inside a run alone" in done.output and "fedsim helper alive" in done.output
 
 
 def test_check_asks_as_the_leader_would(tmp_path):
