@@ -1,6 +1,6 @@
 """Health check of a container, with the standard library alone: health.py URL [CA]; exit code 0 for status 200.
 
-``tcp://HOST:PORT`` is healthy where something listens.
+``tls://HOST:PORT`` and ``unix:PATH`` are healthy where something listens.
 """
 
 import socket
@@ -13,7 +13,12 @@ url, *authority = sys.argv[1:]
 context = ssl.create_default_context(cafile=authority[0]) if authority else None
 place = urlsplit(url)
 try:
-    if place.scheme == "tcp":
+    if place.scheme == "unix":
+        with socket.socket(socket.AF_UNIX) as plain:
+            plain.settimeout(15)
+            plain.connect(place.path)
+        sys.exit(0)
+    if place.scheme == "tls":
         socket.create_connection((place.hostname or "", place.port or 0), timeout=15).close()
         sys.exit(0)
     with urllib.request.urlopen(url, timeout=15, context=context) as answer:

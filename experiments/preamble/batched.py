@@ -23,7 +23,15 @@ State = dict[str, Tensor]
 
 
 def accuracy(config: RunConfig) -> tuple[float, dict[str, Any]]:
-    """Train as the settings say; return the accuracy on the test set and the protection's facts.
+    """Train as :func:`train`; return the accuracy on the test set and the protection's facts."""
+    site, state, facts = train(config)
+    with torch.no_grad():
+        right = functional_call(site.model, state, (site.test_set[0],)).argmax(1) == site.test_set[1]
+    return float(right.float().mean()), facts
+
+
+def train(config: RunConfig) -> tuple[Site, State, dict[str, Any]]:
+    """Train as the settings say; return the site, the final weights and the protection's facts.
 
     The settings must be those of full-batch gradient steps (batch_size at least a client's examples, sgd without
     momentum, constant schedule), all clients in each round, equal numbers of examples, and FedAvgM.
@@ -35,8 +43,7 @@ def accuracy(config: RunConfig) -> tuple[float, dict[str, Any]]:
     x, y = _data(site)
     _check(config, x.shape[1])
     noise = _Sum(site) if isinstance(site.protection, PreambleProtection) else None
-    names = list(site.initial.arrays)
-    state = {name: torch.from_numpy(site.initial.arrays[name].copy()) for name in names}
+    state = {name: torch.from_numpy(array.copy()) for name, array in site.initial.arrays.items()}
     velocity: NDArray[np.float64] | float = 0.0
     strategy = config.strategy
     assert isinstance(strategy, FedAvgMConfig)
@@ -45,9 +52,7 @@ def accuracy(config: RunConfig) -> tuple[float, dict[str, Any]]:
         total = changes.sum(axis=0) if noise is None else noise(changes, server_round)
         velocity = strategy.server_momentum * velocity + total / len(changes)
         _move(state, strategy.server_lr * velocity)
-    with torch.no_grad():
-        right = functional_call(site.model, state, (site.test_set[0],)).argmax(1) == site.test_set[1]
-    return float(right.float().mean()), {} if noise is None else noise.facts
+    return site, state, {} if noise is None else noise.facts
 
 
 def _data(site: Site) -> tuple[Tensor, Tensor]:
@@ -94,11 +99,12 @@ class _Sum:
     def __init__(self, site: Site) -> None:
         assert isinstance(site.protection, PreambleProtection)
         self._protection, plan = site.protection, secure_plan(site)
+        self._layout_hash = site.initial.layout.hash
         self._secure = self._protection.secure_sum(plan)
         self.facts = self._protection.facts(plan) | {"upload_bytes": self._secure.budget.upload_bytes}
 
     def __call__(self, changes: NDArray[np.float64], server_round: int) -> NDArray[np.float64]:
-        tag = Tag(round=server_round, layout_hash=bytes(16), length=changes.shape[1])
+        tag = Tag(round=server_round, layout_hash=self._layout_hash, length=changes.shape[1])
         noise = self._secure.noise() if self._protection.noisy else NoNoiseForTests()
         sampler = self._secure.sampler(tag)
         total = np.zeros(sampler.shape.padded_length, np.int64)
@@ -109,4 +115,4 @@ class _Sum:
         return sampler.decode(total)
 
 
-__all__ = ["accuracy"]
+__all__ = ["accuracy", "train"]

@@ -129,7 +129,8 @@ def run(
         control = Control(deployment, connection, _tell)
         control.await_superlink(wait)
         control.register()
-        await_nodes(control, load_config(deployment.settings).federation.num_clients, wait, _tell)
+        wanted = load_config(deployment.settings).federation.num_clients + deployment.relays
+        await_nodes(control, wanted, wait, _tell)
         run_id = control.start(resume)
         control.follow(run_id)
         found = next(iter(deployment.runs.glob(f"*{resume or run_id}")), None)

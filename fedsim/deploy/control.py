@@ -62,8 +62,9 @@ class Control:
             return 0
         new = 0
         for path in sorted(keys, key=lambda p: (len(p.stem), p.stem)):
+            name = f"client-{path.stem}" if path.stem.isdecimal() else path.stem
             try:
-                self._ask("supernode", "register", str(path), self._connection, "--name", f"client-{path.stem}")
+                self._ask("supernode", "register", str(path), self._connection, "--name", name)
                 new += 1
             except EngineError as error:
                 if _REGISTERED_ALREADY not in str(error):

@@ -9,7 +9,8 @@
     proxy/                proxy.crt/.key, nginx.conf: the only listener that clients reach
     admin/                config.toml: Flower's home of whoever starts runs
     clients/0, 1, ...     node.toml, node.key, ca.crt, settings.toml, keys/: one client's, for its machine alone
-    helper/               keys/, state/: the second aggregator's (preamble)
+    helper/               keys/, state/: the second aggregator's (preamble); socket/ with transport = relay
+    relay/                node.toml, node.key, ca.crt, settings.toml: the helper's owner's node, with transport = relay
     state/ runs/ out/     what the services write: SuperLink's database, run folders, the clients' models
 """
 
@@ -23,6 +24,8 @@ import tomli_w
 from fedsim.errors import ConfigError, Problem
 
 NODE_FILE = "node.toml"
+#: Where the second aggregator listens in ``helper/socket``, with transport = relay.
+SOCKET_FILE = "helper.sock"
 #: Exit code of a SuperNode whose key the SuperLink does not let in: unknown, or still connected as it seems.
 REFUSED = 75
 #: Ports of the proxy, which clients connect to, of the SuperLink behind it, and of the second aggregator.
@@ -75,6 +78,16 @@ class Deployment:
         return self.root / "helper"
 
     @property
+    def relay(self) -> Path:
+        """What the node of the helper's owner reads, where the server reaches the helper through it."""
+        return self.root / "relay"
+
+    @property
+    def relays(self) -> int:
+        """Number of nodes beside the clients: 1 where the server reaches the helper through one, else 0."""
+        return int((self.server / "nodes" / "relay.pub").exists())
+
+    @property
     def runs(self) -> Path:
         """Run folders."""
         return self.root / "runs"
@@ -115,10 +128,12 @@ class Deployment:
 class Node:
     """One client's settings of its own, ``node.toml``; paths are relative to the file's folder.
 
+    The node of a helper's owner has one as well, with `helper` and without a number.
+
     Attributes:
         superlink: ``host:port`` of the proxy in front of the SuperLink.
-        partition_id: the client's number, from 0.
-        num_partitions: number of clients.
+        partition_id: the client's number, from 0; -1 for a node that relays.
+        num_partitions: number of clients; 0 for a node that relays.
         app: SHA-256 of the only app that this client executes, 64 hexadecimal digits; empty for any.
         certificate: file of the authority that signed the server's certificate.
         key: file of this client's private key.
@@ -126,11 +141,12 @@ class Node:
         keys: folder of the protection's keys; empty where it has none.
         data: file or folder of this client's own data, for the task ``files``; empty for a share of the task's data.
         out: folder that the model is written to; empty to write none.
+        helper: Unix socket of the second aggregator, to which this node relays; empty for a client.
     """
 
     superlink: str
-    partition_id: int
-    num_partitions: int
+    partition_id: int = -1
+    num_partitions: int = 0
     app: str = ""
     certificate: str = "ca.crt"
     key: str = "node.key"
@@ -138,18 +154,25 @@ class Node:
     keys: str = ""
     data: str = ""
     out: str = ""
+    helper: str = ""
+
+    @property
+    def title(self) -> str:
+        """What to call the node in sentences."""
+        return "the node that relays to the helper" if self.helper else f"client {self.partition_id}"
 
     def app_config(self) -> dict[str, bool | int | float | str]:
         """Return what the app learns of the node."""
-        found: dict[str, bool | int | float | str] = {
-            "partition-id": self.partition_id,
-            "num-partitions": self.num_partitions,
-        }
-        return found | {name: value for name in ("settings", "keys", "data", "out") if (value := getattr(self, name))}
+        found: dict[str, bool | int | float | str] = {}
+        if not self.helper:
+            found = {"partition-id": self.partition_id, "num-partitions": self.num_partitions}
+        names = ("settings", "keys", "data", "out", "helper")
+        return found | {name: value for name in names if (value := getattr(self, name))}
 
     def write(self, path: Path) -> None:
         """Write the file."""
-        path.write_text(tomli_w.dumps(asdict(self)), encoding="utf-8")
+        numbers = ("partition_id", "num_partitions") if self.helper else ("helper",)
+        path.write_text(tomli_w.dumps({k: v for k, v in asdict(self).items() if k not in numbers}), encoding="utf-8")
 
     @classmethod
     def read(cls, folder: Path, environment: dict[str, str] | None = None) -> "Node":
@@ -178,7 +201,7 @@ class Node:
         node = cls(**values)
         absolute: dict[str, Any] = {
             name: str((folder / value).resolve())
-            for name in ("certificate", "key", "settings", "keys", "data", "out")
+            for name in ("certificate", "key", "settings", "keys", "data", "out", "helper")
             if (value := getattr(node, name))
         }
         return replace(node, **absolute)
@@ -191,8 +214,13 @@ def _problems(values: dict[str, object]) -> list[Problem]:
         for key, value in values.items()
         if key not in kinds
     ]
+    numbers: tuple[str, ...] = ("partition_id", "num_partitions")
+    if values.get("helper"):
+        rule = "has no place beside helper: the node of a helper's owner is no client"
+        found += [Problem(key, str(values[key]), rule, "remove it, or helper") for key in numbers if key in values]
+        numbers = ()
     for key, kind in kinds.items():
-        if key in ("superlink", "partition_id", "num_partitions") and values.get(key, "") == "":
+        if key in ("superlink", *numbers) and values.get(key, "") == "":
             found.append(Problem(key, "not set", "must be given", f"write it into node.toml{_variable(key)}"))
         elif key in values and (not isinstance(values[key], kind) or isinstance(values[key], bool)):
             found.append(Problem(key, repr(values[key]), f"must be of kind {kind.__name__}", "correct node.toml"))
@@ -206,4 +234,4 @@ def _variable(key: str) -> str:
     return ", or set FEDSIM_SUPERLINK=host:port" if key == "superlink" else ""
 
 
-__all__ = ["HELPER_PORT", "NODE_FILE", "PROXY_PORT", "REFUSED", "SUPERLINK_PORT", "Deployment", "Node"]
+__all__ = ["HELPER_PORT", "NODE_FILE", "PROXY_PORT", "REFUSED", "SOCKET_FILE", "SUPERLINK_PORT", "Deployment", "Node"]

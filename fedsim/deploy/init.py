@@ -10,10 +10,10 @@ from pathlib import Path
 import tomli_w
 
 from crypto.keys import CLIENTS, HELPER, SERVER, KeyBundle, save_keys
-from fedsim.config import RunConfig, to_run_config, to_toml, with_values
+from fedsim.config import PreambleConfig, RunConfig, to_run_config, to_toml, with_values
 from fedsim.deploy.app import make_app
 from fedsim.deploy.certificates import issue, make_authority, make_node_key, utc_now, write_private
-from fedsim.deploy.folder import HELPER_PORT, NODE_FILE, PROXY_PORT, SUPERLINK_PORT, Deployment, Node
+from fedsim.deploy.folder import HELPER_PORT, NODE_FILE, PROXY_PORT, SOCKET_FILE, SUPERLINK_PORT, Deployment, Node
 from fedsim.deploy.proxy import Proxy
 from fedsim.errors import ConfigError, Problem
 from fedsim.helper_daemon import TASK_FILE
@@ -81,7 +81,10 @@ def initialise(
     (deployment.server / "keys").mkdir(mode=0o700)
     app = make_app(deployment.server / "app")
     write_private(deployment.server / "runner.secret", secrets.token_bytes(32))
-    _clients(deployment, config, f"{hosts[0] if hosts else 'localhost'}:{port}", app)
+    address = f"{hosts[0] if hosts else 'localhost'}:{port}"
+    _clients(deployment, config, address, app)
+    if _relays(config):
+        _relay(deployment, address, app)
     _protection_keys(deployment, config, bundles, helper)
     _admin(deployment.admin, superlink_port)
     for name in ("state", "runs", "out"):
@@ -134,23 +137,38 @@ def _certificates(deployment: Deployment, hosts: Sequence[str]) -> None:
     (deployment.proxy / "nginx.conf").write_text(proxy.config(), encoding="utf-8")
 
 
+def _node(deployment: Deployment, folder: Path, name: str) -> None:
+    """Make a node's folder but for its settings, and let the server know its public key."""
+    folder.mkdir(mode=0o700, parents=True)
+    private, public = make_node_key()
+    write_private(folder / "node.key", private)
+    (deployment.server / "nodes" / f"{name}.pub").write_bytes(public)
+    shutil.copy(deployment.authority / "ca.crt", folder / "ca.crt")
+    shutil.copy(deployment.settings, folder / "settings.toml")
+
+
 def _clients(deployment: Deployment, config: RunConfig, address: str, app: str) -> None:
     count = config.federation.num_clients
-    known = deployment.server / "nodes"
-    known.mkdir()
+    (deployment.server / "nodes").mkdir()
     for number in range(count):
         folder = deployment.client(number)
-        folder.mkdir(mode=0o700, parents=True)
-        private, public = make_node_key()
-        write_private(folder / "node.key", private)
-        (known / f"{number}.pub").write_bytes(public)
-        shutil.copy(deployment.authority / "ca.crt", folder / "ca.crt")
-        shutil.copy(deployment.settings, folder / "settings.toml")
+        _node(deployment, folder, str(number))
         keys = "" if config.protection.name == "plain" else "keys"
         node = Node(
             superlink=address, partition_id=number, num_partitions=count, app=app, keys=keys, out=f"../../out/{number}"
         )
         node.write(folder / NODE_FILE)
+
+
+def _relay(deployment: Deployment, address: str, app: str) -> None:
+    """Make the node of the helper's owner, which has the helper's socket and none of its keys."""
+    _node(deployment, deployment.relay, "relay")
+    node = Node(superlink=address, app=app, helper=f"../{deployment.helper.name}/socket/{SOCKET_FILE}")
+    node.write(deployment.relay / NODE_FILE)
+
+
+def _relays(config: RunConfig) -> bool:
+    return isinstance(config.protection, PreambleConfig) and config.protection.transport == "relay"
 
 
 def _bundles(config: RunConfig) -> tuple[KeyBundle, ...]:
@@ -184,8 +202,10 @@ def _protection_keys(
         helper_task(site.protection, secure_plan(site)).write(own / TASK_FILE)
         write_identities(own, leader)
         parse_address(helper_address)
-        (deployment.server / "keys" / ADDRESS_FILE).write_text(helper_address, encoding="utf-8")
-        (deployment.helper / "state").mkdir(mode=0o700)
+        if not site.protection.relayed:
+            (deployment.server / "keys" / ADDRESS_FILE).write_text(helper_address, encoding="utf-8")
+        for name in ("state", "socket"):
+            (deployment.helper / name).mkdir(mode=0o700)
 
 
 def _admin(folder: Path, port: int) -> None:
@@ -216,6 +236,11 @@ def _environment(
         "COMPOSE_PROFILES": "preamble" if config.protection.name == "preamble" else "",
         **limits,
     }
+    if _relays(config):
+        values |= {
+            "COMPOSE_PROFILES": "preamble,relay",
+            "FEDSIM_HELPER_LISTEN": f"unix:/run/fedsim/socket/{SOCKET_FILE}",
+        }
     deployment.environment.write_text("".join(f"{name}={value}\n" for name, value in values.items()), encoding="utf-8")
 
 

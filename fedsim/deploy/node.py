@@ -37,7 +37,7 @@ def run_node(folder: Path, wait_s: float, port: int, tell: Callable[[str], None]
     checks = wait_until_ready(node, wait_s, tell)
     failed = [f"  {check.name}: {check.detail}; {check.remedy}" for check in checks if check.status == "failed"]
     if failed:
-        raise EngineError("\n".join([f"client {node.partition_id} cannot start:", *failed]))
+        raise EngineError("\n".join([f"{node.title} cannot start:", *failed]))
     for check in checks:
         if check.status == "warning":
             tell(f"warning: {check.detail}; {check.remedy}")

@@ -58,6 +58,8 @@ def examine(node: Node, now: Callable[[], datetime] = lambda: datetime.now(UTC))
         now: this host's clock.
     """
     checks = [check_key(Path(node.key)), check_authority(Path(node.certificate), now())]
+    if node.helper:
+        checks.append(check_helper(Path(node.helper)))
     try:
         address = Address.parse(node.superlink)
     except ValueError as error:
@@ -129,6 +131,18 @@ def check_authority(path: Path, now: datetime) -> Check:
         when = f"from {found.not_valid_before_utc:%Y-%m-%d} to {found.not_valid_after_utc:%Y-%m-%d}"
         return Check(name, "failed", f"{path} is valid {when} only", "renew it, or set this host's clock")
     return Check(name, "ok", f"valid until {found.not_valid_after_utc:%Y-%m-%d}")
+
+
+def check_helper(path: Path) -> Check:
+    """Check that the second aggregator, to which this node relays, listens and lets this user in."""
+    name, remedy = "helper", "start it here with `fedsim helper serve --listen SOCKET`, and --group for another user's"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as plain:
+        plain.settimeout(_CONNECT_S)
+        try:
+            plain.connect(str(path))
+        except OSError as error:
+            return Check(name, "failed", f"no helper that this node may use listens at {path} ({error})", remedy)
+    return Check(name, "ok", f"listens at {path}")
 
 
 def check_address(address: Address) -> Check:
@@ -210,4 +224,4 @@ def check_exposure(address: Address, authority: Path) -> Check:
     return Check("exposure", "warning", detail, "put the proxy of `fedsim deploy` in front of the SuperLink")
 
 
-__all__ = ["Address", "check_address", "examine", "wait_until_ready"]
+__all__ = ["Address", "check_address", "check_helper", "examine", "wait_until_ready"]

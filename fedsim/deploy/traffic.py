@@ -112,7 +112,7 @@ class Comparison:
     """A run's ledger beside the proxy's count.
 
     Attributes:
-        upload_bytes, download_bytes: of the clients, by the ledger.
+        upload_bytes, download_bytes: of the clients, and of the node that relays to a helper, by the ledger.
         traffic: by the proxy, while the run went on.
     """
 
@@ -143,7 +143,11 @@ def compare(run: Path, log: Path) -> Comparison:
     since = datetime.fromisoformat(record.started).timestamp() - _MARGIN_S
     until = datetime.fromisoformat(record.ended).timestamp() + _MARGIN_S if record.ended else float("inf")
     ledger = Ledger.read(run)
-    return Comparison(ledger.upload_bytes(), ledger.download_bytes(), read_traffic(log, since, until))
+    up, down = ledger.upload_bytes(), ledger.download_bytes()
+    if (record.protection or {}).get("transport") == "relay":
+        up += int(ledger.total("wire_bytes", phase="upload", party="helper"))
+        down += int(ledger.total("wire_bytes", phase="download", party="helper"))
+    return Comparison(up, down, read_traffic(log, since, until))
 
 
 __all__ = ["Comparison", "Direction", "Traffic", "compare", "read_traffic"]

@@ -80,6 +80,10 @@ def warm(node: Node) -> None:
         return
     run_config = {"config": Path(node.settings).read_text(encoding="utf-8")}
     site = site_of(run_config, node.app_config())
+    if node.helper:
+        from fedsim import client_app  # noqa: F401
+
+        return
     _ = site.initial, site.half, site.buffer_names
     # The first step in a process imports hundreds of modules.
     train_a_little(site, node.partition_id, 2)
@@ -140,7 +144,7 @@ def main() -> int:
     node = Node.read(Path(folder), dict(os.environ))
     started = time.perf_counter()
     warm(node)
-    _log.info("client %d is ready after %.1f s", node.partition_id, time.perf_counter() - started)
+    _log.info("%s is ready after %.1f s", node.title, time.perf_counter() - started)
     serve(address, node)
     return 0
 

@@ -19,7 +19,7 @@ import pytest
 from fedsim.deploy.certificates import make_node_key, write_private
 from fedsim.deploy.control import Control
 from fedsim.deploy.environment import process_environment
-from fedsim.deploy.folder import Deployment
+from fedsim.deploy.folder import SOCKET_FILE, Deployment
 
 REQUIRED = "FEDSIM_REQUIRE_NGINX"
 SETTINGS = ("task.name=digits", "model.name=mlp", "federation.rounds=2", "training.lr=0.2")
@@ -81,9 +81,10 @@ class Federation:
     def start_client(self, number: int, **variables: str) -> None:
         self._start(f"client-{number}", "deploy", "node", self.root / "clients" / str(number), **variables)
 
-    def start_helper(self, port: int) -> None:
-        """Start the second aggregator; the folder was made with ``--helper tls://127.0.0.1:PORT``."""
-        folder, listen = self.root / "helper", f"tls://127.0.0.1:{port}"
+    def start_helper(self, port: int | None = None) -> None:
+        """Start the second aggregator, on its socket; or on a port: made with ``--helper tls://127.0.0.1:PORT``."""
+        folder = self.root / "helper"
+        listen = folder / "socket" / SOCKET_FILE if port is None else f"tls://127.0.0.1:{port}"
         self._start(
             "helper", "helper", "serve", "--keys", folder / "keys", "--listen", listen, "--state", folder / "state"
         )
@@ -195,7 +196,7 @@ def port() -> int:
     return free_port()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def wait_for() -> Callable[..., None]:
     return wait_until
 

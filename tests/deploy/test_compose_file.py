@@ -37,7 +37,8 @@ def test_services_have_a_health_check_limits_and_do_not_start_for_ever(name):
 
 def test_clients_reach_the_proxy_alone():
     assert SERVICES["client"]["networks"] == ["fleet"]
-    others = {name for name, service in SERVICES.items() if "fleet" in service["networks"]} - {"client"}
+    assert SERVICES["relay"]["networks"] == ["fleet"]
+    others = {name for name, service in SERVICES.items() if "fleet" in service["networks"]} - {"client", "relay"}
     assert others == {"proxy"}
     assert all(COMPOSE["networks"][name]["internal"] for name in ("server", "fleet", "helper"))
     assert [name for name, service in SERVICES.items() if "ports" in service] == ["proxy"]
@@ -62,9 +63,17 @@ def test_no_service_of_the_server_reads_a_clients_folder():
         assert "clients" not in places(name) and "ca" not in places(name), name
 
 
-@pytest.fixture(scope="module", params=["plain", "preamble"])
+def test_the_relaying_node_has_the_helpers_socket_alone():
+    assert places("relay") & places("helper") == {"helper/socket"}
+    assert places("relay") == {"relay", "helper/socket"}
+
+
+@pytest.fixture(scope="module", params=["plain", "preamble", "relay"])
 def made(request, tmp_path_factory):
-    settings = ["task.name=digits", "model.name=mlp", "federation.num_clients=2", f"protection.name={request.param}"]
+    settings = ["task.name=digits", "model.name=mlp", "federation.num_clients=2"]
+    settings += {"relay": ["protection.name=preamble", "protection.transport=relay"]}.get(
+        request.param, [f"protection.name={request.param}"]
+    )
     return initialise(tmp_path_factory.mktemp("made") / "it", load_config(None, settings)).deployment.root
 
 
@@ -72,11 +81,11 @@ def test_every_file_that_it_names_is_made(made):
     wanted = {volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])}
     wanted |= {secret["file"] for secret in COMPOSE["secrets"].values()}
     paths = [path.replace("${FEDSIM_DEPLOYMENT}", str(made)) for path in sorted(wanted)]
-    helper = [path for path in paths if "/helper/" in path]
-    assert all(Path(path).exists() for path in paths if path not in helper)
-    assert all(Path(path).exists() for path in helper) == (
-        "preamble" in (made / "settings.toml").read_text().split("[protection]")[1]
-    )
+    helper, relay = [path for path in paths if "/helper/" in path], [path for path in paths if path.endswith("/relay")]
+    assert all(Path(path).exists() for path in paths if path not in helper + relay)
+    protection = (made / "settings.toml").read_text().split("[protection]")[1]
+    assert all(Path(path).exists() for path in helper) == ("preamble" in protection)
+    assert all(Path(path).exists() for path in relay) == ('transport = "relay"' in protection)
 
 
 def test_variables_without_a_default_are_those_that_init_writes(made):

@@ -4,11 +4,14 @@ from dataclasses import replace
 from math import isnan, sqrt
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from experiments.preamble.batched import accuracy
+from crypto.preamble.blocks import Sampler, Selection
+from experiments.preamble.batched import accuracy, train
 from experiments.preamble.utility import Row, interval, main, read, summary, write
-from fedsim.config import load_config
+from fedsim.config import load_config, with_values
 from fedsim.runner import simulate
 
 TINY = """
@@ -99,6 +102,43 @@ def test_batched_training_is_a_real_run_without_messages(tmp_path: Path) -> None
     quiet = ["protection.name=preamble", "protection.noise=off-not-private", "protection.clip_norm=100"]
     silent, facts = accuracy(load_config(config, [*quiet, "protection.block_size=1024", "protection.blocks=1"]))
     assert silent == pytest.approx(found, abs=0.003) and facts["private"] is False
+
+
+class Coins:
+    """Each selection's private coins from a generator of its own, numbered in the order of clients."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, first: int) -> None:
+        self.count, select = first, Sampler.select
+
+        def seeded(sampler: Sampler, vector: NDArray[np.floating], random_bytes: object = None) -> Selection:
+            self.count += 1
+            return select(sampler, vector, np.random.default_rng(self.count).bytes)
+
+        monkeypatch.setattr(Sampler, "select", seeded)
+
+
+@pytest.mark.parametrize("dense", ["false", "true"])
+def test_batched_sums_are_those_of_shares_and_messages_given_the_same_coins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dense: str
+) -> None:
+    config = tmp_path / "full.toml"
+    config.write_text(FULL_BATCH.replace("CLIENTS", "2"))
+    blocks = ["protection.block_size=32", "protection.blocks=4"] if dense == "false" else []
+    more = ["protection.name=preamble", "protection.noise=off-not-private", "protection.clip_norm=0.3", *blocks]
+    chosen = load_config(config, [*more, f"protection.dense={dense}", "federation.rounds=1"])
+    with monkeypatch.context() as patch:
+        Coins(patch, 0)
+        real = simulate(with_values(chosen, {"output.folder": str(tmp_path / "runs")}))
+    found = []
+    for first in (0, 100):
+        with monkeypatch.context() as patch:
+            Coins(patch, first)
+            found.append(train(chosen)[1])
+    assert real.state is not None
+    away = {name: [np.abs(found[i][name].numpy() - a).max() for i in (0, 1)] for name, a in real.state.arrays.items()}
+    assert max(same for same, _ in away.values()) < 1e-6
+    # Other coins choose other blocks; without blocks they round the last bit alone.
+    assert (max(other for _, other in away.values()) > 1e-3) == (dense == "false")
 
 
 @pytest.mark.parametrize("change", ["training.momentum=0.9", "training.batch_size=8", "strategy.name=fedavg"])

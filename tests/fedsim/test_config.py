@@ -190,7 +190,7 @@ BREAKERS = [
     ["protection.name=preamble", "protection.verify=norm", "protection.word_bits=32"],
     ["protection.name=preamble", "protection.block_size=256"],
     ["protection.name=preamble", "protection.dense=true", "protection.byte_budget=10000"],
-    ["protection.name=preamble", "protection.transport=direct"],
+    ["protection.name=preamble", "protection.transport=relay", "engine.name=flower"],
     ["protection.name=openfhe-threshold", "federation.num_clients=2"],
     ["protection.name=preamble", "protection.min_cohort=21"],
     ["devices.preset=toaster"],

@@ -13,13 +13,14 @@ from fedsim.deploy.init import initialise
 from fedsim.errors import ConfigError
 
 SMALL = ["task.name=digits", "model.name=mlp", "federation.num_clients=3", "federation.rounds=2"]
-PROTECTIONS = ("plain", "bfv", "rlwe-threshold", "preamble")
+PROTECTIONS = ("plain", "bfv", "rlwe-threshold", "preamble", "relay")
 
 
 @pytest.fixture(scope="module", params=PROTECTIONS)
 def made(request, tmp_path_factory):
     place = tmp_path_factory.mktemp("made") / request.param
-    return initialise(place, load_config(None, [*SMALL, f"protection.name={request.param}"]))
+    own = {"relay": ["protection.name=preamble", "protection.transport=relay"]}
+    return initialise(place, load_config(None, [*SMALL, *own.get(request.param, [f"protection.name={request.param}"])]))
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -45,6 +46,8 @@ def test_no_secret_of_one_party_lies_with_another(made):
     parties = {"authority": root / "ca", "proxy": root / "proxy", "server": root / "server", "admin": root / "admin"}
     if (root / "helper").exists():
         parties["helper"] = root / "helper"
+    if (root / "relay").exists():
+        parties["relay"] = root / "relay"
     own = {name: secrets(folder) for name, folder in parties.items()}
     assert all(own[name] for name in ("authority", "proxy", "server"))
     for number in range(3):
@@ -64,6 +67,28 @@ def test_a_client_holds_the_common_key_and_its_own_share_of_a_committees(made):
         folder = made.deployment.client(number) / "keys"
         roles = {path.name for path in folder.iterdir()} if folder.exists() else set()
         assert roles == {"plain": set(), "rlwe-threshold": {"clients", f"committee-{number}"}}.get(name, {"clients"})
+
+
+def test_the_node_of_a_helpers_owner_has_its_socket_and_no_key_of_it(made):
+    root = made.deployment.root
+    if root.name != "relay":
+        assert not (root / "relay").exists() and made.deployment.relays == 0
+        return
+    node = Node.read(root / "relay")
+    assert node.app_config() == {"helper": str(root / "helper/socket/helper.sock"), "settings": node.settings}
+    assert node.title == "the node that relays to the helper" and made.deployment.relays == 1
+    assert {path.name for path in (root / "relay").iterdir()} == {"node.toml", "node.key", "ca.crt", "settings.toml"}
+    assert not list((root / "server").rglob("helper.address"))
+    assert "COMPOSE_PROFILES=preamble,relay" in made.deployment.environment.read_text()
+
+
+def test_a_node_that_relays_has_no_number(tmp_path):
+    (tmp_path / "node.toml").write_text('superlink = "a:1"\nhelper = "s"\npartition_id = 0\n')
+    with pytest.raises(ConfigError, match="partition_id = 0: has no place beside helper"):
+        Node.read(tmp_path)
+    (tmp_path / "node.toml").write_text('superlink = "a:1"\nhelper = ""\n')
+    with pytest.raises(ConfigError, match="partition_id = not set: must be given"):
+        Node.read(tmp_path)
 
 
 def test_each_client_has_an_identity_of_its_own(made):
