@@ -14,7 +14,7 @@ export FLWR_TELEMETRY_ENABLED := 0
 export FLWR_DISABLE_UPDATE_CHECK := 1
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: help demo deploy-demo test lint bench clean
+.PHONY: help demo deploy-demo test lint docs dist bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -22,6 +22,8 @@ help:
 	@echo "make deploy-demo  the same in containers, as real clients (ARGS='--set protection.name=bfv')"
 	@echo "make test    run the tests (ARGS='-k config', ARGS='-m slow', ARGS='-n 0'; two processes)"
 	@echo "make lint    formatter, linter and type checker"
+	@echo "make docs    the documentation as a site, in build/site; warnings are errors"
+	@echo "make dist    source distribution and wheel, in dist/, and a run of the wheel outside of the repository"
 	@echo "make bench   benchmarks of engine, secure sums and sizes, with their limits"
 	@echo "make openfhe an interpreter that loads OpenFHE, for the protections of that name"
 	@echo "make sanitize the compiled module under address and undefined-behaviour sanitizers"
@@ -42,6 +44,13 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# mkdocs-material prints advertisement for its author's other projects unless told not to.
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict $(ARGS)
+
+dist: $(VENV)/.installed-dev
+	scripts/check_dist.sh $(BIN)/python
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m experiments.bench $(ARGS)

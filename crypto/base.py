@@ -196,3 +196,6 @@ class SecureSum(ABC):
     @abstractmethod
     def adder(self, tag: Tag) -> Adder:
         """Return an empty running sum for one round."""
+
+
+__all__ = ["Adder", "Budget", "FloatVector", "Opener", "Plan", "Sealer", "SecureSum", "Tag"]

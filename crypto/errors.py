@@ -62,3 +62,18 @@ class KeyMismatch(WireError):
 
 class LayoutMismatch(WireError):
     """Laid out differently from what the round declared; the message names the first difference."""
+
+
+__all__ = [
+    "BackendFailed",
+    "BackendUnavailable",
+    "BudgetExceeded",
+    "CryptoError",
+    "EmptySum",
+    "InputError",
+    "IntegrityError",
+    "KeyMismatch",
+    "LayoutMismatch",
+    "ReplayError",
+    "WireError",
+]

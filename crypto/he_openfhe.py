@@ -407,3 +407,18 @@ class OpenFheOpener(Opener):
         sealed = self._sum.unpack(frame.body, 2)
         opened = [self._sum.call("decrypt", self._secret, batch)[0] for batch in self._sum.batches(sealed)]
         return self._sum.values(opened, tag.length, frame.count)
+
+
+__all__ = [
+    "BATCH",
+    "MEMORY_LIMIT_BYTES",
+    "SCHEMES",
+    "OpenFheAdder",
+    "OpenFheBgv",
+    "OpenFheCkks",
+    "OpenFheOpener",
+    "OpenFheSealer",
+    "OpenFheSum",
+    "ckks_ring",
+    "logger",
+]

@@ -236,3 +236,17 @@ def _read_setup(sum_: ThresholdSum, message: bytes) -> tuple[int, Residues]:
 
 def _setup_header(sum_: ThresholdSum) -> wire.Header:
     return wire.Header(scheme=sum_.scheme, params_hash=sum_.key_params_hash, key_id=wire.NO_KEY, tag=_SETUP_TAG)
+
+
+__all__ = [
+    "Share",
+    "ThresholdBgv",
+    "ThresholdCkks",
+    "ThresholdSum",
+    "bgv_ring",
+    "public_bundle",
+    "setup_finish",
+    "setup_first",
+    "setup_next",
+    "threshold_sum",
+]

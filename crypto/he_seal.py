@@ -256,3 +256,6 @@ class BfvEngine(SealEngine):
             )
         decryptor.decrypt(ciphertext, self._plain)
         return np.array(self._encoder.decode_int64(self._plain), np.int64)
+
+
+__all__ = ["BfvEngine", "BfvSum", "SealEngine", "ciphertext_lengths", "library"]

@@ -145,3 +145,6 @@ class CkksEngine(SealEngine):
         """See :meth:`crypto._sealed.Engine.decrypt`; returns float64."""
         decryptor.decrypt(ciphertext, self._plain)
         return np.array(self._encoder.decode_double(self._plain))
+
+
+__all__ = ["CkksEngine", "CkksSum", "encryption"]

@@ -299,3 +299,18 @@ def _checksum(head: bytes, public: bytes, secret: bytes) -> bytes:
     digest.update(public)
     digest.update(secret)
     return digest.digest()
+
+
+__all__ = [
+    "MAGIC",
+    "SUFFIX",
+    "VERSION",
+    "KeyBundle",
+    "KeyedSum",
+    "committee",
+    "key_id",
+    "key_path",
+    "load_key",
+    "save_keys",
+    "without_secret",
+]

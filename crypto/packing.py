@@ -222,3 +222,6 @@ def cast(values: NDArray[np.floating], dtype: str) -> NDArray[np.generic]:
         top = np.nextafter(float(info.max), 0) if info.bits == 64 else float(info.max)
         return np.asarray(np.clip(np.rint(values), float(info.min), top)).astype(target)
     return values.astype(target)
+
+
+__all__ = ["DTYPES", "Layout", "Segment", "cast"]

@@ -142,3 +142,6 @@ def check_finite(vector: NDArray[np.floating]) -> None:
         raise InputError(
             f"coordinate {int(bad[0])} is {vector[bad[0]]} ({bad.size} such values): values must be finite in float32"
         )
+
+
+__all__ = ["PlainAdder", "PlainOpener", "PlainSealer", "PlainSum", "check_finite", "check_vector", "read_part"]

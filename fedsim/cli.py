@@ -21,6 +21,7 @@ from fedsim._cli.devices import devices
 from fedsim._cli.exits import exits, hushed, stoppable
 from fedsim._cli.helper import helper
 from fedsim._cli.keys import keys
+from fedsim._cli.new import new
 from fedsim._cli.partition import partition
 from fedsim._cli.plugins import commands
 from fedsim._cli.privacy import privacy
@@ -245,6 +246,7 @@ def config_(
     typer.echo(whole() if template else to_toml(settings), nl=False)
 
 
+app.command()(new)
 app.command()(privacy)
 app.command()(keys)
 app.command()(sizes)

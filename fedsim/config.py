@@ -46,6 +46,7 @@ from fedsim._config.sections import (
     TrainingConfig,
 )
 from fedsim._config.strategies import (
+    FAMILIES,
     STRATEGIES,
     DictPflConfig,
     FedAdamConfig,
@@ -58,6 +59,7 @@ from fedsim._config.strategies import (
     FedTopConfig,
     FlwrStrategyConfig,
     LeffConfig,
+    OwnStrategyConfig,
     PartialConfig,
     StrategyConfig,
 )
@@ -187,6 +189,7 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 __all__ = [
+    "FAMILIES",
     "PROTECTIONS",
     "STRATEGIES",
     "BfvConfig",
@@ -215,6 +218,7 @@ __all__ = [
     "OpenFheCkksConfig",
     "OpenFheThresholdConfig",
     "OutputConfig",
+    "OwnStrategyConfig",
     "PartialConfig",
     "PlainConfig",
     "PreambleConfig",

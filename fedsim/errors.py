@@ -125,3 +125,21 @@ def exit_code_of(error: BaseException) -> int | None:
         if kind.__module__.split(".")[0] in _ROOMS and kind.__name__ in _CODES_BY_NAME:
             return _CODES_BY_NAME[kind.__name__]
     return None
+
+
+__all__ = [
+    "BAD_CONFIG",
+    "ENGINE_LOST",
+    "EXIT_CODES",
+    "FAILED",
+    "INTERRUPTED",
+    "OK",
+    "TOO_FEW_REPLIES",
+    "UNAVAILABLE",
+    "ConfigError",
+    "EngineError",
+    "FedsimError",
+    "Problem",
+    "TooFewReplies",
+    "exit_code_of",
+]

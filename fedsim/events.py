@@ -68,3 +68,6 @@ class NullObserver:
 
     def finished(self, summary: Mapping[str, Any]) -> None:
         """See :meth:`Observer.finished`."""
+
+
+__all__ = ["NullObserver", "Observer", "RoundEnd"]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from fedsim.config import RunConfig, to_toml, with_values
 from fedsim.errors import EngineError
+from fedsim.own import OWN_MODULES
 from fedsim.protections import KeyRing
 from fedsim.simulation.flower import FlowerRunError, flwr_run
 
@@ -67,6 +68,8 @@ def run_in_flower(folder: Path, config: RunConfig, keys: KeyRing) -> None:
     settings.write_text(to_toml(absolute))
     before = dict(os.environ)
     os.environ |= {k: v for k, v in (("FEDSIM_KEYS", keys.clients), ("FEDSIM_SERVER_KEYS", keys.server)) if v}
+    # Flower's processes work elsewhere; strategies, data and models of one's own are found from here.
+    os.environ[OWN_MODULES] = os.getcwd()
     try:
         flwr_run(
             app,

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from fedsim.config import FedLuarConfig, LeffConfig, PartialConfig, RunConfig
+from fedsim.config import FedLuarConfig, LeffConfig, OwnStrategyConfig, PartialConfig, RunConfig
+from fedsim.own import own_thing
 from fedsim.proxy import proxy_data
 from fedsim.tasks.data import load_dataset
 from fedsim.tasks.models import build_model
@@ -40,12 +41,19 @@ def server_half(config: RunConfig, **common: Any) -> FederatedStrategy:
         config: the settings.
         common: arguments of :class:`~strategies.base.FederatedStrategy`.
     """
+    if isinstance(config.strategy, OwnStrategyConfig):
+        own: type[FederatedStrategy] = own_thing(config.strategy.name)
+        return own.of(config.strategy.options, **common)
     half = SealedFedLUAR if _sealed_luar(config) else SERVER_HALVES[config.strategy.name]
     return half.of(_options(config), **common)
 
 
 def client_half(config: RunConfig) -> ClientHalf:
-    """Return the client half that the settings name."""
+    """Return the client half that the settings name; a strategy of one's own may have one as its ``client_half``."""
+    if isinstance(config.strategy, OwnStrategyConfig):
+        own = own_thing(config.strategy.name)
+        half: type[ClientHalf] = getattr(own, "client_half", ClientHalf)
+        return half.of(config.strategy.options)
     if _sealed_luar(config):
         return SealedLuarClient.of(_options(config) | {"seed": config.seed})
     return CLIENT_HALVES.get(config.strategy.name, ClientHalf).of(_options(config))

@@ -22,6 +22,7 @@ _RECORD = "agreement"
 #: A client's common state, sealed under the clients' secret; see :mod:`strategies.replica`.
 SNAPSHOT = "snapshot"
 _PROOF_BYTES = 32
+_DISAGREES = "does not agree with the other clients of its round"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +103,17 @@ class AgreedSum:
             try:
                 mine = Agreement.of(reply.content)
                 self._try_rest(reply.content, mine.lengths)
-                if first is None or totals is None:
-                    first, totals = mine, self.totals(mine.lengths)
+                mine_totals = totals if totals is not None and mine == first else self.totals(mine.lengths)
             except CryptoError as error:
                 refuse(reply.content, str(error))
                 continue
-            if mine != first:
-                refuse(reply.content, "does not agree with the other clients of its round")
-            elif add_reply(reply.content, totals, self.aggregators) and carrier is None:
-                carrier = reply.content
+            # Damage, an old round and another key show in the frame: only who sent a whole one can disagree.
+            if not add_reply(reply.content, mine_totals, self.aggregators):
+                continue
+            if first is None:
+                first, totals, carrier = mine, mine_totals, reply.content
+            elif mine != first:
+                reply.content.config_records["folded"]["rejected"] = _DISAGREES
         if carrier is not None and totals is not None:
             carrier["partial"] = sealed_record(totals.totals())
         return replies
@@ -119,6 +122,12 @@ class AgreedSum:
         """Add all blobs but the first to totals of their own, so that a client is added as a whole or not at all."""
         if len(self.parts) > 1 and "sealed" in content.array_records:
             self.totals(lengths).try_rest(read_sealed(content.array_records["sealed"], self.aggregators))
+
+
+def _left_out(content: RecordDict) -> bool:
+    """Tell whether a reply was refused for another reason than that it disagrees."""
+    reason = content.config_records.get("folded", ConfigRecord()).get("rejected")
+    return reason is not None and reason != _DISAGREES
 
 
 def refuse(content: RecordDict, reason: str) -> None:
@@ -173,7 +182,7 @@ class AgreedFold(Fold):
                 merge_partial(reply, self._totals, self._sum.aggregators)
 
     def _compare(self, reply: Message) -> None:
-        if reply.has_error():
+        if reply.has_error() or _left_out(reply.content):
             return
         try:
             mine = Agreement.of(reply.content)

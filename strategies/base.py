@@ -89,6 +89,8 @@ class FederatedStrategy(Strategy):
     payload: ClassVar[Payload] = "weights"
     #: Whether the server must hold the opened model (server optimisers, scores of layers).
     needs_open_model: ClassVar[bool] = False
+    #: What to do where the server must hold the opened model and only clients can open it.
+    where_sealed: ClassVar[str] = "use fedavg, or a protection that others can open"
 
     def __init__(
         self,
@@ -124,7 +126,7 @@ class FederatedStrategy(Strategy):
         if self.needs_open_model and self.protection.opened_by == "clients":
             raise Incompatible(
                 f"strategy '{self.name}' with protection '{self.protection.name}': the strategy's server step needs "
-                "the opened sum, which only clients can open; use fedavg, or a protection that others can open"
+                f"the opened sum, which only clients can open; {self.where_sealed}"
             )
         if self.protection.uniform_only and weighting != "uniform":
             raise Incompatible(
@@ -536,3 +538,6 @@ def _addressed(contents: list[RecordDict], nodes: list[Node], kind: str, server_
         Message(c, dst_node_id=n.node_id, message_type=kind, group_id=group)
         for c, n in zip(contents, nodes, strict=True)
     ]
+
+
+__all__ = ["FederatedStrategy", "RoundObserver"]

@@ -48,3 +48,16 @@ class Diverged(StrategyError, ArithmeticError):
 
 class Incompatible(StrategyError, ValueError):
     """A strategy and a protection that make no sense together; raised before round 1."""
+
+
+__all__ = [
+    "CommitteeIncomplete",
+    "Disagreement",
+    "Diverged",
+    "EmptyRound",
+    "HelperLost",
+    "Incompatible",
+    "NoSuchNodes",
+    "StrategyError",
+    "TooFewReplies",
+]

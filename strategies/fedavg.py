@@ -129,7 +129,8 @@ class FedAdam(ServerOptimiser):
 
     Args:
         server_lr: eta.
-        beta1, beta2: decay of the moments, in [0, 1).
+        beta1: decay of the first moment, in [0, 1).
+        beta2: decay of the second moment, in [0, 1).
         tau: degree of adaptivity, positive; the second moment starts at tau^2 (algorithm 2: v_{-1} >= tau^2). No bias
             correction, as in the paper.
     """
@@ -180,3 +181,6 @@ def with_values(state: NamedArrays, values: Floats) -> NamedArrays:
                 "made it; lower training.lr or strategy.server_lr, or clip gradients (training.clip_norm)"
             )
     return NamedArrays(arrays, state.dtypes)
+
+
+__all__ = ["FedAdam", "FedAvg", "FedAvgM", "FedProx", "Floats", "ServerOptimiser", "replace", "with_values"]

@@ -51,7 +51,11 @@ class FedLUAR(FederatedStrategy):
         layer_seed: of the draw of layers; `seed` if ``None``.
         mu: weight of FedProx's proximal term in the clients' loss.
         optimizer: what the server does with the pseudo-gradient: ``average``, ``momentum``, ``adam``.
-        server_lr, server_momentum, beta1, beta2, tau: see :mod:`strategies.fedavg`.
+        server_lr: eta of these, see :mod:`strategies.fedavg`.
+        server_momentum: of ``momentum``.
+        beta1: decay of ``adam``'s first moment.
+        beta2: decay of its second one.
+        tau: its degree of adaptivity.
         recycle: what is applied again: ``gradient`` or ``step``, see the module's docstring.
         weighting: ``uniform`` as in the paper.
         common: see :class:`~strategies.base.FederatedStrategy`.
@@ -63,6 +67,9 @@ class FedLUAR(FederatedStrategy):
 
     name = "fedluar"
     needs_open_model = True
+    where_sealed = (
+        "use SealedFedLUAR with SealedLuarClient, whose clients run the step, or a protection that others open"
+    )
 
     def __init__(
         self,

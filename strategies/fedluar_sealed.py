@@ -40,7 +40,8 @@ class SealedFedLUAR(ReplicatedStrategy):
     """Server half.
 
     Args:
-        mu, weighting: see :class:`~strategies.fedluar.FedLUAR`.
+        mu: see :class:`~strategies.fedluar.FedLUAR`.
+        weighting: the same.
         options: its other options, of the method; checked here, used by the clients. `downlink` has no meaning, as
             what goes down is the total of what travelled.
 

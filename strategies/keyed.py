@@ -162,3 +162,6 @@ def _opener(protection: KeyedProtection, plan: Plan) -> Opener:
 def _partial_opener(protection: KeyedProtection, plan: Plan, member: int) -> Any:
     scheme: Any = _bound(protection, plan)
     return scheme.partial_opener(protection.bundle(plan, committee(member)))
+
+
+__all__ = ["KeyedProtection", "Option"]

@@ -83,7 +83,8 @@ class LEFF(FederatedStrategy):
         capacity: how many blocks each client can train, where it does not state it itself (``capacity`` in its node's
             settings; told before the first round, and with each reply for the next one).
         selector: ``importance`` is the paper's with normalised scores, ``raw`` as printed; the others are controls.
-        temperature, per_layer: see :func:`~strategies._leff_windows.window_probabilities`.
+        temperature: see :func:`~strategies._leff_windows.window_probabilities`.
+        per_layer: the same.
         rate: r, the share of the other blocks that their students have, in (0, 1]; 1 sends copies.
         distillation: how students are trained.
         batch: proxy examples in a batch, of importance and distillation.

@@ -179,3 +179,6 @@ def ask_setup(grid: Grid, nodes: list[Node], timeout_s: float) -> dict[int, byte
 def _number(record: MetricRecord, key: str, default: int) -> int:
     value = record.get(key, default)
     return int(value) if isinstance(value, int | float) else default
+
+
+__all__ = ["Node", "Participation", "ask_setup", "discover", "wait_for_nodes"]

@@ -153,3 +153,6 @@ def _one_of(value: str, allowed: Collection[_L]) -> _L:
         if value == option:
             return option
     raise WireError(f"plan value '{value}': must be one of {sorted(allowed)}; versions must agree")
+
+
+__all__ = ["BufferRule", "Buffers", "Payload", "RoundPlan", "Weighting"]

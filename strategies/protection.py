@@ -181,3 +181,6 @@ class Plain(Protection):
 @lru_cache(maxsize=8)
 def _plain(plan: Plan) -> PlainSum:
     return PlainSum(plan)
+
+
+__all__ = ["OpenedBy", "Plain", "Protection"]

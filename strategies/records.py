@@ -181,3 +181,19 @@ def _object_bytes(kind: str, children: int, body: int) -> int:
     ids = children * _ID_CHARS + max(0, children - 1)
     # Flower's head: type, divider, child ids, divider, body length; then one byte before the body.
     return len(kind) + 1 + ids + 1 + len(str(body)) + 1 + body
+
+
+__all__ = [
+    "MODEL_STYPE",
+    "SEALED_STYPE",
+    "NamedArrays",
+    "array_record",
+    "blob",
+    "model_bytes",
+    "model_from_bytes",
+    "model_record",
+    "read_model",
+    "read_sealed",
+    "sealed_record",
+    "wire_bytes",
+]

@@ -54,6 +54,8 @@ def make(*arguments: str) -> str:
         ("test", "-m pytest"),
         ("lint", "ruff check"),
         ("bench", "-m experiments.bench"),
+        ("docs", "-m mkdocs build"),
+        ("dist", "scripts/check_dist.sh"),
         ("sanitize", "scripts/sanitize.sh"),
     ],
 )

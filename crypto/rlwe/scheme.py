@@ -255,3 +255,6 @@ def split_planes(parameters: RlweParameters, body: memoryview) -> tuple[NDArray[
     """
     half = body.nbytes // 2
     return checked_plane(parameters, body[:half]), checked_plane(parameters, body[half:])
+
+
+__all__ = ["AdditiveRlwe", "RlweAdder", "RlweOpener", "RlweSealer", "RlweSum", "split_planes"]

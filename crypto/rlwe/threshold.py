@@ -263,3 +263,6 @@ def _joint(sum_: RlweThreshold, messages: Sequence[bytes]) -> tuple[bytes, bytes
 
 def _setup_header(sum_: RlweThreshold) -> wire.Header:
     return wire.Header(scheme=sum_.scheme, params_hash=sum_.key_params_hash, key_id=wire.NO_KEY, tag=_SETUP_TAG)
+
+
+__all__ = ["OPENINGS", "MemberSecret", "RlweThreshold", "Share", "commitment", "public_bundle", "setup", "setup_finish"]

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedsim.config import PROTECTIONS, STRATEGIES, schema
+from fedsim.config import FAMILIES, PROTECTIONS, STRATEGIES, schema
 
 #: Tells why a backend does not load, or returns an empty text.
 Missing = Callable[[str], str]
@@ -38,9 +38,11 @@ def models() -> list[Row]:
 
 
 def strategies() -> list[Row]:
-    """List the strategies, with those that come with Flower in one row."""
-    names = {tag: "flwr:<ClassName>" if tag == "flwr" else tag for tag in STRATEGIES}
-    return [Row(names[tag], _first_line(kind.__doc__) + _keys("strategy", tag)) for tag, kind in STRATEGIES.items()]
+    """List the strategies, with those that come with Flower, and those of one's own, in one row each."""
+    return [
+        Row(FAMILIES.get(tag, tag), _first_line(kind.__doc__) + _keys("strategy", tag))
+        for tag, kind in STRATEGIES.items()
+    ]
 
 
 def protections(missing: Missing) -> list[Row]:

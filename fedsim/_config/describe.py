@@ -101,7 +101,9 @@ def _limit(part: Any) -> Iterator[str]:
 def _pattern(pattern: str) -> str:
     if "flwr:" in pattern:
         return "one of " + ", ".join(f"flwr:{name}" for name in FLWR_OPTIONS)
-    return "of letters, digits, '.', '_' and '-'" if "A-Z" in pattern else "of small letters, digits and . _ - :"
+    if ":" in pattern:
+        return "of small letters, digits and . _ - :, or your own as module:function"
+    return "of letters, digits, '.', '_' and '-'"
 
 
 def schema() -> list[Key]:

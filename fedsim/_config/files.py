@@ -18,18 +18,28 @@ Table = dict[str, Any]
 
 
 def read_toml(path: Path) -> Table:
-    """Read a settings' file into nested dicts.
+    """Read a settings' file into nested dicts; of a ``pyproject.toml``, what `flwr run` takes, [tool.flwr.app.config].
 
     Raises:
         ConfigError: there is no such file, or it is not TOML; the message names the line.
     """
     try:
-        return parse_toml(path.read_text(encoding="utf-8"), str(path))
+        data = parse_toml(path.read_text(encoding="utf-8"), str(path))
+        return _of_flower_app(path, data) if path.name == "pyproject.toml" else data
     except OSError as error:
         reason = error.strerror or str(error)
         raise _refuse(str(path), f"cannot be read ({reason})", "name a TOML file; `fedsim config` prints one") from None
     except UnicodeDecodeError:
         raise _refuse(str(path), "must be TOML, which is UTF-8 text", "`fedsim config` prints a valid file") from None
+
+
+def _of_flower_app(path: Path, data: Table) -> Table:
+    for key in ("tool", "flwr", "app", "config"):
+        data = data.get(key, {}) if isinstance(data, dict) else {}
+    if not data:
+        raise _refuse(str(path), "has no table [tool.flwr.app.config]", "put the settings there, or name another file")
+    # Keys of the run, not of the settings; see fedsim.config.from_run_config.
+    return {key: value for key, value in data.items() if key not in ("config", "resume")}
 
 
 def parse_toml(text: str, source: str) -> Table:

@@ -12,7 +12,7 @@ from fedsim._config.describe import allowed, schema, section_class, variants
 from fedsim._config.protections import protection_tag
 from fedsim._config.rules import show
 from fedsim._config.run import Settings
-from fedsim._config.strategies import FLWR_OPTIONS, strategy_tag
+from fedsim._config.strategies import FAMILIES, FLWR_OPTIONS, strategy_tag
 from fedsim.errors import Problem
 
 _TAGS = {"strategy": strategy_tag, "protection": protection_tag}
@@ -66,6 +66,8 @@ def _problem(key: str, field: FieldInfo | None, detail: dict[str, Any], data: Ma
         remedy = (
             "see the data set's or model's own options" if options else "correct it; `fedsim config` says what it is"
         )
+        if key == "strategy.name":
+            remedy = "docs/tutorials/strategy.md has an example"
         return Problem(key, show(given), str(detail["ctx"]["error"]), remedy)
     assert field is not None
     if pattern_of_flwr := (name == "name" and section == "strategy"):
@@ -120,8 +122,8 @@ def _wrong_name(section: str, data: Mapping[str, Any]) -> Problem:
     if not isinstance(table, Mapping):
         return Problem(section, show(table), f"must be a table of settings, [{section}]", _example(section))
     value = table.get("name")
-    names = [name for name in variants(section) if name != "flwr"]
-    more = ["flwr:<ClassName>"] if section == "strategy" else []
+    names = [name for name in variants(section) if name not in FAMILIES]
+    more = list(FAMILIES.values()) if section == "strategy" else []
     close = difflib.get_close_matches(str(value), names, 1, 0.5)
     remedy = f"did you mean {close[0]!r}?" if close else f"`fedsim list` describes them; the default is {names[0]!r}"
     return Problem(f"{section}.name", show(value), f"must be one of {', '.join(names + more)}", remedy)

@@ -12,7 +12,14 @@ from fedsim._config.base import Section
 from fedsim._config.heterogeneity import bad_tiers
 from fedsim._config.protections import CkksConfig, OpenFheThresholdConfig, PreambleConfig, RlweThresholdConfig
 from fedsim._config.run import Settings
-from fedsim._config.strategies import FLWR_OPTIONS, FedBuffConfig, FedLuarConfig, FlwrStrategyConfig, LeffConfig
+from fedsim._config.strategies import (
+    FLWR_OPTIONS,
+    FedBuffConfig,
+    FedLuarConfig,
+    FlwrStrategyConfig,
+    LeffConfig,
+    OwnStrategyConfig,
+)
 from fedsim.errors import Problem
 from fedsim.simulation.devices import NETWORKS, PRESETS
 
@@ -41,6 +48,12 @@ class Rule:
 #: Names that :mod:`fedsim.loggers` knows; a test compares them.
 LOGGERS = frozenset({"tensorboard", "wandb", "mlflow"})
 _PRESETS = "the presets are: " + ", ".join(PRESETS)
+
+
+_READERS = (
+    "use fedavg or fedprox, or a protection that opens to the server (plain, rlwe-threshold, openfhe-threshold, "
+    "preamble)"
+)
 
 
 def _good_share(share: Any) -> bool:
@@ -97,7 +110,15 @@ RULES: tuple[Rule, ...] = (
         ("strategy.name", "protection.name"),
         lambda c: c.strategy.needs_opened_sum and c.protection.opened_by == "clients",
         "needs a server that reads the sum, but under {protection.name} only the clients can open it",
-        "use fedavg or fedprox, or a protection that opens to the server (plain, rlwe-threshold, preamble)",
+        _READERS,
+    ),
+    Rule(
+        ("strategy.name", "protection.name"),
+        lambda c: (
+            isinstance(c.strategy, OwnStrategyConfig) and c.protection.opened_by == "clients" and c.strategy.reads_sum
+        ),
+        "has a server step on the mean, but under {protection.name} only the clients can open the sum",
+        "use a protection that opens to the server (plain, a committee, preamble)",
     ),
     Rule(
         ("strategy.name", "protection.name"),
@@ -135,7 +156,8 @@ RULES: tuple[Rule, ...] = (
         ),
         "needs clients that open a sum to the same bits, or they would choose other layers; each decryption of "
         "{protection.name} has noise of its own",
-        "use bfv, rlwe, ckks or openfhe-bgv, or one that opens to the server (plain, rlwe-threshold, preamble)",
+        "use bfv, rlwe, ckks or openfhe-bgv, or one that opens to the server (plain, rlwe-threshold, "
+        "openfhe-threshold, preamble)",
     ),
     Rule(
         ("strategy.downlink", "strategy.optimizer", "strategy.recycle"),

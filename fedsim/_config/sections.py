@@ -19,7 +19,7 @@ from fedsim._config.base import (
 )
 
 Scheme = Literal["iid", "dirichlet", "inner-dirichlet", "shard", "pathological", "natural-id", "quantity-skew"]
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._:-]*$")]
+Name = Annotated[str, Field(pattern=r"^([a-z0-9][a-z0-9._:-]*|[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*)$")]
 Threads = Annotated[int, Field(ge=1, le=1024)]
 FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=120)]
 
@@ -27,14 +27,18 @@ FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_l
 class TaskConfig(Section):
     """What is learned."""
 
-    name: Name = Field(default="fashion-mnist", description="data set; `fedsim list tasks` shows all")
+    name: Name = Field(
+        default="fashion-mnist", description="data set; `fedsim list tasks` shows all; or your own as module:function"
+    )
     options: Options = Field(default={}, description="settings of this data set's loader")
 
 
 class ModelConfig(Section):
     """What is trained."""
 
-    name: Name = Field(default="cnn", description="model; `fedsim list models` shows all")
+    name: Name = Field(
+        default="cnn", description="model; `fedsim list models` shows all; or your own as module:function"
+    )
     options: Options = Field(default={}, description="settings of this model, such as widths")
     weights: str | None = Field(
         default=None,

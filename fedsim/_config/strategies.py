@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
 from fedsim._config.base import (
     BelowOne,
@@ -19,6 +19,7 @@ from fedsim._config.base import (
     Section,
     as_tuple,
 )
+from fedsim.own import is_own, own_thing
 
 #: Flower's own strategies that average arrays -> the options of their own. What we set ourselves (fractions, minimum
 #: numbers, record keys, metric functions) is not among them; tree boosting and the wrappers that need a second
@@ -293,6 +294,39 @@ class FlwrStrategyConfig(Strategy):
         return ", ".join(FLWR_OPTIONS[self.class_name]) or "none"
 
 
+def _strategy_class(name: str) -> str:
+    """Refuse a name that leads to no strategy."""
+    found = own_thing(name)
+    if not (isinstance(found, type) and hasattr(found, "apply") and hasattr(found, "needs_open_model")):
+        raise ValueError("must be a class on strategies.base.FederatedStrategy, such as a subclass of FedAvg")
+    return name
+
+
+class OwnStrategyConfig(Strategy):
+    """A strategy of your own, by the module and the name of its class; it may be a file in the current folder."""
+
+    name: Annotated[str, AfterValidator(_strategy_class)] = Field(
+        default="<module>:<Class>",
+        validate_default=False,
+        description="a subclass of strategies.base.FederatedStrategy, as <module>:<Class>",
+    )
+    options: Options = Field(default={}, description="arguments of that class's constructor")
+
+    @property
+    def reads_sum(self) -> bool:
+        """Whether its server half must see the sum: it says so, or does more with the mean than FedAvg.
+
+        Where only clients can open the sum no server's ``apply`` is called, so that such a step would be left out.
+        """
+        from strategies.fedavg import FedAvg
+
+        kind = own_thing(self.name)
+        return bool(kind.needs_open_model) or (kind.apply is not FedAvg.apply and not hasattr(kind, "client_half"))
+
+
+#: Families of strategies: tag -> how their members are named.
+FAMILIES = {"flwr": "flwr:<ClassName>", "own": "<module>:<Class>"}
+
 #: Tag -> class; a new strategy is a class above and a row here.
 STRATEGIES: dict[str, type[Strategy]] = {
     "fedavg": FedAvgConfig,
@@ -307,13 +341,16 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "leff": LeffConfig,
     "partial": PartialConfig,
     "flwr": FlwrStrategyConfig,
+    "own": OwnStrategyConfig,
 }
 
 
 def strategy_tag(value: Any) -> str | None:
     """Tell which class a strategy's settings belong to, or None where the name is no text."""
     name = value.get("name", "fedavg") if isinstance(value, dict) else getattr(value, "name", None)
-    return ("flwr" if name.startswith("flwr:") else name) if isinstance(name, str) else None
+    if not isinstance(name, str):
+        return None
+    return "flwr" if name.startswith("flwr:") else "own" if is_own(name) else name
 
 
 StrategyConfig = Annotated[
@@ -328,6 +365,7 @@ StrategyConfig = Annotated[
     | Annotated[FedMlHeConfig, Tag("fedml-he")]
     | Annotated[LeffConfig, Tag("leff")]
     | Annotated[PartialConfig, Tag("partial")]
-    | Annotated[FlwrStrategyConfig, Tag("flwr")],
+    | Annotated[FlwrStrategyConfig, Tag("flwr")]
+    | Annotated[OwnStrategyConfig, Tag("own")],
     Discriminator(strategy_tag),
 ]

@@ -1,9 +1,10 @@
 """Checks that several modules of this package share."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedsim.tasks.errors import BadOption, TaskError
+from fedsim.own import OwnNameError, own_thing
+from fedsim.tasks.errors import BadOption, TaskError, UnknownName
 
 
 def check_image(input_shape: tuple[int, ...], least: int) -> None:
@@ -34,3 +35,22 @@ def bad_options(what: str, options: Mapping[str, Any], defaults: Mapping[str, An
     good = ", ".join(f"{name} = {defaults[name]!r}" for name in options)
     reason = (str(error) or type(error).__name__).splitlines()[0]
     return BadOption(f"{what} cannot be made with {given} ({reason}): give values of the kind of the default, {good}")
+
+
+def own_function(name: str) -> Callable[..., Any]:
+    """Return a user's own loader or builder.
+
+    Args:
+        name: ``module:function``.
+
+    Raises:
+        UnknownName: there is none.
+    """
+    try:
+        found = own_thing(name)
+    except OwnNameError as error:
+        raise UnknownName(str(error)) from error
+    if not callable(found):
+        raise UnknownName(f"{name!r} is {type(found).__name__}: must be a function")
+    function: Callable[..., Any] = found
+    return function

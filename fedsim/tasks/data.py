@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.tasks._checks import bad_options
+from fedsim.own import is_own
+from fedsim.tasks._checks import bad_options, own_function
 from fedsim.tasks.errors import BadOption, UnknownName
 
 __all__ = ["Dataset", "DatasetInfo", "list_datasets", "load_dataset", "register_dataset", "split_rows"]
@@ -140,7 +141,7 @@ def load_dataset(name: str, **options: Any) -> Dataset:
     """Return a data set; the same name and options give the same object within a process.
 
     Args:
-        name: one of :func:`list_datasets`.
+        name: one of :func:`list_datasets`, or ``module:function`` of your own.
         options: the loader's keyword arguments; values must be hashable.
 
     Raises:
@@ -148,23 +149,38 @@ def load_dataset(name: str, **options: Any) -> Dataset:
         BadOption: the set has no such option, or its value is out of range.
         DataUnavailable: its files are not here.
     """
-    entries = _discover()
-    if name not in entries:
-        raise UnknownName(f"data set '{name}' does not exist: choose one of {', '.join(sorted(entries))}")
-    known = list(inspect.signature(entries[name].loader).parameters)
+    loader = _loader(name)
+    known = list(inspect.signature(loader).parameters)
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise BadOption(f"data set '{name}' has no option '{unknown[0]}': it takes {', '.join(known) or 'none'}")
     try:
         return _load(name, tuple(sorted(options.items())))
     except Exception as error:
-        defaults = {p.name: p.default for p in inspect.signature(entries[name].loader).parameters.values()}
+        defaults = {p.name: p.default for p in inspect.signature(loader).parameters.values()}
         raise bad_options(f"data set '{name}'", options, defaults, error) from error
 
 
 @lru_cache(maxsize=8)
 def _load(name: str, options: tuple[tuple[str, Any], ...]) -> Dataset:
-    return _discover()[name].loader(**dict(options))
+    loaded = _loader(name)(**dict(options))
+    if not isinstance(loaded, Dataset):
+        raise BadOption(f"data set '{name}' gave {type(loaded).__name__}: must be a fedsim.tasks.data.Dataset")
+    return loaded
+
+
+def _loader(name: str) -> Callable[..., Dataset]:
+    """Return the function that loads a set, from the registry or, as ``module:function``, from anywhere.
+
+    Raises:
+        UnknownName: there is none.
+    """
+    entries = _discover()
+    if is_own(name) and name not in entries:
+        return own_function(name)
+    if name not in entries:
+        raise UnknownName(f"data set '{name}' does not exist: choose one of {', '.join(sorted(entries))}")
+    return entries[name].loader
 
 
 def split_rows(

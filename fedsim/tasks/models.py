@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedsim.tasks._checks import bad_options, check_image
+from fedsim.own import is_own
+from fedsim.tasks._checks import bad_options, check_image, own_function
 from fedsim.tasks.errors import BadOption, UnknownName
 from fedsim.tasks.resnet import resnet8, resnet20
 from fedsim.tasks.text_models import decoder_tiny, encoder_tiny, minilm
@@ -24,7 +25,7 @@ def build_model(name: str, *, input_shape: Shape, num_classes: int, seed: int, *
     """Return a freshly initialised float32 model on the CPU; torch's global generator is left as it was.
 
     Args:
-        name: one of :func:`list_models`.
+        name: one of :func:`list_models`, or ``module:function`` of your own, called with input shape and classes.
         input_shape: shape of one example; ``(channels, height, width)`` for the image models.
         num_classes: number of outputs, at least 2.
         seed: decides the initial weights.
@@ -43,7 +44,7 @@ def build_model(name: str, *, input_shape: Shape, num_classes: int, seed: int, *
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            return _BUILDERS[name](tuple(input_shape), num_classes, **options)
+            return _builder(name)(tuple(input_shape), num_classes, **options)
         except Exception as error:
             raise bad_options(f"model '{name}'", options, known, error) from error
 
@@ -59,10 +60,16 @@ def model_options(name: str) -> dict[str, Any]:
     Raises:
         UnknownName: no model has this name.
     """
+    parameters = inspect.signature(_builder(name)).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def _builder(name: str) -> Callable[..., nn.Module]:
+    if is_own(name) and name not in _BUILDERS:
+        return own_function(name)
     if name not in _BUILDERS:
         raise UnknownName(f"model '{name}' does not exist: choose one of {', '.join(_BUILDERS)}")
-    parameters = inspect.signature(_BUILDERS[name]).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    return _BUILDERS[name]
 
 
 def logistic(input_shape: Shape, num_classes: int) -> nn.Module:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from fedsim import doctor
 from fedsim.cli import app
-from fedsim.config import PROTECTIONS, STRATEGIES, RunConfig
+from fedsim.config import FAMILIES, PROTECTIONS, STRATEGIES, RunConfig
 from fedsim.errors import EXIT_CODES, ConfigError, EngineError, FedsimError, Problem, TooFewReplies, exit_code_of
 from fedsim.events import Observer, RoundEnd
 
@@ -205,7 +205,9 @@ def test_list_shows_choices_and_what_is_missing(monkeypatch: pytest.MonkeyPatch)
     assert lines["bfv"].endswith("[not available: tenseal: not here]")
     assert "not available" not in lines["preamble"]
     rows = json.loads(call("list", "strategies", "--json").stdout)["strategies"]
-    assert [row["name"] for row in rows] == [name for name in STRATEGIES if name != "flwr"] + ["flwr:<ClassName>"]
+    assert [row["name"] for row in rows] == [name for name in STRATEGIES if name not in FAMILIES] + list(
+        FAMILIES.values()
+    )
     assert rows[1]["summary"].endswith("Keys: mu.")
 
 

@@ -16,6 +16,7 @@ from fedsim._config.describe import variants
 from fedsim._config.rules import RULES
 from fedsim._config.strategies import FLWR_OPTIONS
 from fedsim.config import (
+    FAMILIES,
     PROTECTIONS,
     STRATEGIES,
     BfvConfig,
@@ -169,6 +170,7 @@ BREAKERS = [
     ["federation.clients_per_round=21"],
     ["federation.min_replies=21"],
     ["strategy.name=fedadam", "protection.name=openfhe-bgv"],
+    ["strategy.name=strategies.fedavg:FedAvgM", "protection.name=bfv"],
     ["strategy.name=flwr:Krum", "protection.name=preamble"],
     ["strategy.name=dictpfl", "protection.name=openfhe-threshold"],
     ["strategy.name=dictpfl", "protection.name=openfhe-ckks"],
@@ -274,7 +276,7 @@ def test_readme_shows_which_strategy_runs_under_which_protection() -> None:
     ]
     (_, *protections), *rows = [[cell.strip() for cell in line] for line in table]
     assert protections == list(PROTECTIONS)
-    assert [row[0] for row in rows] == [name for name in STRATEGIES if name != "flwr"] + ["flwr:FedMedian"]
+    assert [row[0] for row in rows] == [name for name in STRATEGIES if name not in FAMILIES] + ["flwr:FedMedian"]
     for strategy, *cells in rows:
         assert cells == [runs_under(strategy, protection) for protection in protections], strategy
 

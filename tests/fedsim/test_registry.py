@@ -2,11 +2,11 @@
 
 import pytest
 
-from fedsim.config import STRATEGIES, load_config
+from fedsim.config import FAMILIES, STRATEGIES, load_config
 from fedsim.registry import SERVER_HALVES, server_half, train_config
 
 
-@pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "flwr"])
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in FAMILIES])
 def test_every_strategy_of_the_settings_has_its_server_half(name):
     assert server_half(load_config(None, [f"strategy.name={name}"])).name == name
     assert name in SERVER_HALVES
