@@ -10,7 +10,7 @@ from fedsim.simulation.presence import Always, InRounds, Presence, read_presence
 from fedsim.site import Site, secure_plan
 from strategies.records import model_bytes
 
-__all__ = ["DevicePace", "clock_of", "devices_of"]
+__all__ = ["DevicePace", "clock_of", "crypto_costs_of", "devices_of"]
 
 
 def devices_of(config: RunConfig) -> list[Device]:
@@ -47,7 +47,9 @@ def clock_of(site: Site, now_s: float = 0.0) -> VirtualClock:
     """
     config, devices = site.config, devices_of(site.config)
     policy = Policy(config.clock.policy, config.federation.sampled, config.clock.deadline_s)
-    return VirtualClock(devices, PRESETS[config.clock.server], _costs(site), policy, _presence(config, devices), now_s)
+    return VirtualClock(
+        devices, PRESETS[config.clock.server], crypto_costs_of(site), policy, _presence(config, devices), now_s
+    )
 
 
 class DevicePace:
@@ -87,7 +89,8 @@ def _presence(config: RunConfig, devices: list[Device]) -> Presence:
     return InRounds(devices, config.seed)
 
 
-def _costs(site: Site) -> CryptoCosts:
+def crypto_costs_of(site: Site) -> CryptoCosts:
+    """Return the seconds that the run's protection takes on the core that was measured."""
     protection = site.config.protection
     if protection.name == "plain":
         return FREE

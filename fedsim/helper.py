@@ -101,7 +101,7 @@ class Helper:
         self._scheme = PreambleSum(task.plan, task.parameters, helper_key=public, run=task.run)
         self._adder: HelperAdder | None = None
         self._opened = 0
-        self._round, self._releases = _read_released(released, task.run)
+        self._round, self._releases = read_released(released, task.run)
         self._handlers: dict[int, Callable[[bytes], bytes]] = {
             HELLO: self._hello,
             OPEN: self._open,
@@ -184,7 +184,12 @@ def _unpack(form: struct.Struct, payload: bytes) -> tuple[Any, ...]:
     return form.unpack(payload)
 
 
-def _read_released(path: Path, run: bytes) -> tuple[int, int]:
+def read_released(path: Path, run: bytes) -> tuple[int, int]:
+    """Return the last round of a run that was released, and how many were; zeros where nothing was noted.
+
+    Raises:
+        InputError: the file is damaged.
+    """
     if not path.exists():
         return 0, 0
     try:
@@ -200,8 +205,12 @@ def _read_released(path: Path, run: bytes) -> tuple[int, int]:
 def _write_released(path: Path, run: bytes, last: int, count: int) -> None:
     held = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps(held | {run.hex(): [last, count]}), encoding="utf-8")
+    with fresh.open("w", encoding="utf-8") as file:
+        json.dump(held | {run.hex(): [last, count]}, file)
+        # The total is handed out next: what was noted must outlive a loss of power.
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(fresh, path)
 
 
-__all__ = ["Helper", "Task"]
+__all__ = ["Helper", "Task", "read_released"]

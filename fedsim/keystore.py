@@ -20,6 +20,11 @@ def kept_at(run: Path) -> Path:
     return run.parent / ".keys" / run.name
 
 
+def has_keys(run: Path) -> bool:
+    """Tell whether the keys of a run's folder are kept."""
+    return all((kept_at(run) / side).is_dir() for side in _SIDES)
+
+
 def find_keys(run: Path) -> KeyRing:
     """Return the kept keys of a run.
 
@@ -27,7 +32,7 @@ def find_keys(run: Path) -> KeyRing:
         FedsimError: there are none.
     """
     folder = kept_at(run)
-    if not all((folder / side).is_dir() for side in _SIDES):
+    if not has_keys(run):
         raise FedsimError(
             f"{folder} holds no keys: only the clients' own keys open the model of {run}; bring the folder back, or "
             "start the run anew under another name"

@@ -5,12 +5,13 @@ meant to be right within a factor of three and to err on the high side. What doe
 """
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
 
 from crypto import BudgetExceeded
+from fedsim.progress import duration
 from fedsim.site import Site, secure_plan
 from fedsim.workers import kinds_of
 
@@ -40,7 +41,7 @@ class Need:
         memory_bytes: all processes of this machine together, at the peak.
         shm_bytes: in Ray's object store, which lies in ``/dev/shm``; 0 without Ray.
         disk_bytes: the run's folder.
-        time_s: training, from counted operations; nothing else of the run is in it.
+        time_s: from the first round to the last, see :mod:`fedsim.estimate`.
     """
 
     memory_bytes: int
@@ -48,9 +49,14 @@ class Need:
     disk_bytes: int
     time_s: float
 
+    def figures(self) -> dict[str, float]:
+        """Return the figures for a run's record."""
+        return asdict(self) | {"time_s": round(self.time_s, 1)}
+
     def __str__(self) -> str:
         shm = f", {_mb(self.shm_bytes)} of shared memory" if self.shm_bytes else ""
-        return f"about {_mb(self.memory_bytes)} of memory{shm}, {_mb(self.disk_bytes)} of disk"
+        disk = f"{_mb(self.disk_bytes)} of disk"
+        return f"about {duration(self.time_s)}, {_mb(self.memory_bytes)} of memory{shm}, {disk}"
 
 
 @dataclass(frozen=True, slots=True)

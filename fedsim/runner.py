@@ -18,8 +18,9 @@ from fedsim import errors, resources
 from fedsim.checkpoint import weights_sha256
 from fedsim.cohort import choose_cohort
 from fedsim.config import RunConfig, load_config, to_run_config, with_values
+from fedsim.estimate import batch_s, run_s
 from fedsim.events import NullObserver, Observer
-from fedsim.keystore import find_keys, kept
+from fedsim.keystore import find_keys, has_keys, kept
 from fedsim.loggers import logged
 from fedsim.measure._files import atomic
 from fedsim.measure.errors import MeasureError, RunFolderError
@@ -31,6 +32,7 @@ from fedsim.server_app import Outcome, folder_path, new_folder, serve_in
 from fedsim.simulation.grid import SimulationGrid
 from fedsim.site import Site, secure_plan, server_site_of, site_of
 from fedsim.workers import kinds_of
+from strategies.keyed import forget_keys
 from strategies.records import NamedArrays, model_bytes, model_from_bytes
 
 log = logging.getLogger(__name__)
@@ -107,11 +109,14 @@ def run(config: RunConfig, observer: Observer, *, resume: bool = False) -> RunRe
         config, folder = _claim(config, resume)
         if keeps:
             keys = stack.enter_context(kept(keys, folder.path))
+        stack.callback(forget_keys, keys.server)
+        stack.callback(forget_keys, keys.clients)
         run_config = to_run_config(with_values(located, {"output.name": config.output.name}))
         try:
             engine = choose_engine(sizing)
             cohort, why = _cohort(sizing, folder, resume) if engine in ("inline", "ray") else (False, "")
-            folder.update_status("running", notes={"engine": engine, "cohort": cohort})
+            started, notes = time.monotonic(), {"engine": engine, "cohort": cohort, "estimated": wanted.figures()}
+            folder.update_status("running", notes=notes)
             observer.started(config, folder.path)
             observer.note(f"engine {engine}: {_why(config, engine)}; the run takes {wanted}")
             if config.engine.shortage == "warn":
@@ -121,6 +126,9 @@ def run(config: RunConfig, observer: Observer, *, resume: bool = False) -> RunRe
                 observer.note(f"clients train {'together' if cohort else 'one by one'}: {why}")
             site = server_site_of(run_config, keys.server)
             outcome = _run_on(engine, folder, site, keys, observer, resume, cohort)
+            if not resume:
+                took = {"time_s": round(time.monotonic() - started, 1), "disk_bytes": _size_bytes(folder.path)}
+                folder.update_status("finished", notes=notes | {"took": took})
             if outcome.sealed is not None:
                 outcome = _open_as_client(folder, site_of(run_config, {"keys": keys.clients or ""}), outcome)
         except BaseException as error:
@@ -135,6 +143,10 @@ def run(config: RunConfig, observer: Observer, *, resume: bool = False) -> RunRe
     result = RunResult(folder.path, outcome.metrics, outcome.state, outcome.weights_sha256, engine, report)
     observer.finished(_summary(result))
     return result
+
+
+def _size_bytes(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
 def _open_as_client(folder: RunFolder, site: Site, outcome: Outcome) -> Outcome:
@@ -201,7 +213,8 @@ def _check_resumable(config: RunConfig) -> None:
         raise errors.FedsimError(
             f"the settings differ from {path / 'config.toml'}: a run resumes with its own; use that file, or a new name"
         )
-    if RunFolder.open(path).record().status == "finished":
+    # A run that was killed after its last round, before a client opened the model, has its keys still.
+    if RunFolder.open(path).record().status == "finished" and not has_keys(path):
         raise errors.FedsimError(f"{path} is finished: there is nothing to resume; start a new run under another name")
     if config.strategy.name.startswith("flwr:"):
         raise errors.FedsimError(
@@ -234,7 +247,7 @@ def _check_room(site: Site) -> resources.Need:
         BudgetExceeded: see :func:`fedsim.resources.check`.
     """
     engine, workers = choose_engine(site), resources.workers_of(site)
-    wanted = resources.need(site, engine, workers, estimated_s(site) / (workers if engine != "inline" else 1))
+    wanted = resources.need(site, engine, workers, run_s(site, engine, workers, batch_s(site)))
     if site.config.engine.shortage == "refuse" and not site.config.engine.ray_address:
         resources.check(wanted, Path(site.config.output.folder))
     return wanted

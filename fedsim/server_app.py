@@ -203,7 +203,7 @@ def build_strategy(site: Site, recorder: Recorder, clock: VirtualClock) -> Feder
             fraction=federation.participation,
             clients=federation.clients_per_round if asked == federation.sampled else asked,
             min_nodes=federation.num_clients,
-            min_replies=federation.needed_replies,
+            min_replies=site.config.needed_replies,
             deadline_s=federation.deadline_s,
             available=clock.ask,
         ),
@@ -241,6 +241,7 @@ def _run_ours(
             timeout=LONGEST_ROUND_S,
             first_round=first,
             sealed=point.sealed if point else None,
+            history=False,
         )
     except BaseException:
         _save_last_good(folder, strategy, recorder)

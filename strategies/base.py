@@ -219,6 +219,7 @@ class FederatedStrategy(Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
         first_round: int = 1,
         sealed: SealedState | None = None,
+        history: bool = True,
     ) -> Result:
         """Run the federation.
 
@@ -232,6 +233,8 @@ class FederatedStrategy(Strategy):
             evaluate_fn: Flower's server-side evaluation; not called while only clients can open the model.
             first_round: 1, or one past a checkpoint's round.
             sealed: a checkpoint's sealed total, where only clients can open the model.
+            history: whether the result has each round's metrics; an observer who writes them down needs no second copy,
+                which grows with the rounds.
 
         Returns:
             Flower's `Result`; its `arrays` are empty while only clients can open the model.
@@ -252,6 +255,8 @@ class FederatedStrategy(Strategy):
             result.train_metrics_clientapp[server_round] = MetricRecord(
                 {k: v for k, v in record.metrics.items() if k.startswith("train_")}
             )
+            if not history:
+                result = Result()
         if self.state is not None and self.sealed is None:
             result.arrays = array_record(self.state)
         return result

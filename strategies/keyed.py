@@ -7,11 +7,12 @@ The description names a secure sum of :mod:`crypto` and its options, never a key
 import hashlib
 import hmac
 import importlib
-from collections.abc import Hashable
+import threading
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,8 @@ from crypto.keys import CLIENTS, KeyBundle, KeyedSum, committee, load_key
 from strategies.protection import OpenedBy, Protection
 
 Option = Hashable
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,50 @@ class KeyedProtection(Protection):
         return vector
 
 
+class _Roles(Generic[P, T]):
+    """Keeps what a function made from a party's keys, until the party is done with them.
+
+    Args:
+        make: takes the protection first.
+        size: so many are kept; the oldest goes first.
+    """
+
+    all: ClassVar[list["_Roles[..., Any]"]] = []
+
+    def __init__(self, make: Callable[P, T], size: int) -> None:
+        self._make, self._size, self._lock = make, size, threading.Lock()
+        self._kept: dict[Any, T] = {}
+        _Roles.all.append(self)
+
+    def __call__(self, *key: P.args, **named: P.kwargs) -> T:
+        with self._lock:
+            if key in self._kept:
+                return self._kept[key]
+        made = self._make(*key, **named)
+        with self._lock:
+            # Of two threads that made one, both get the first.
+            found = self._kept.setdefault(key, made)
+            while len(self._kept) > self._size:
+                del self._kept[next(iter(self._kept))]
+        return found
+
+    def forget(self, keys: str) -> None:
+        """Drop what was made from a folder of keys."""
+        with self._lock:
+            self._kept = {key: made for key, made in self._kept.items() if key[0].keys != keys}
+
+
+def _roles(size: int) -> Callable[[Callable[P, T]], _Roles[P, T]]:
+    return lambda make: _Roles(make, size)
+
+
+def forget_keys(keys: str | None) -> None:
+    """Drop all that this process made from a folder of keys: secrets, and the memory and files of libraries."""
+    for each in _Roles.all:
+        if keys is not None:
+            each.forget(keys)
+
+
 @lru_cache(maxsize=16)
 def _describe(entry: str, options: tuple[tuple[str, Option], ...], plan: Plan) -> KeyedSum:
     module, _, attribute = entry.partition(":")
@@ -135,7 +182,7 @@ def _describe(entry: str, options: tuple[tuple[str, Option], ...], plan: Plan) -
     return scheme
 
 
-@lru_cache(maxsize=8)
+@_roles(8)
 def _secret(protection: KeyedProtection, plan: Plan) -> bytes:
     key = protection.bundle(plan, CLIENTS).secret
     if not key:
@@ -143,22 +190,22 @@ def _secret(protection: KeyedProtection, plan: Plan) -> bytes:
     return hmac.new(key, b"fedsim-clients-secret-v1", hashlib.sha256).digest()
 
 
-@lru_cache(maxsize=8)
+@_roles(8)
 def _bound(protection: KeyedProtection, plan: Plan) -> KeyedSum:
     return protection.describe(plan).with_key(protection.bundle(plan, protection.role).key_id)
 
 
-@lru_cache(maxsize=8)
+@_roles(8)
 def _sealer(protection: KeyedProtection, plan: Plan) -> Sealer:
     return _bound(protection, plan).sealer(protection.bundle(plan, CLIENTS))
 
 
-@lru_cache(maxsize=8)
+@_roles(8)
 def _opener(protection: KeyedProtection, plan: Plan) -> Opener:
     return _bound(protection, plan).opener(protection.bundle(plan, CLIENTS))
 
 
-@lru_cache(maxsize=16)
+@_roles(16)
 def _partial_opener(protection: KeyedProtection, plan: Plan, member: int) -> Any:
     scheme: Any = _bound(protection, plan)
     return scheme.partial_opener(protection.bundle(plan, committee(member)))

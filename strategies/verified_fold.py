@@ -28,7 +28,8 @@ class Journal:
     """The leader's account of a run's releases: one line ``round,event`` each, flushed to disk before it happens.
 
     ``asked`` stands before the helper is asked for its total, ``refused`` after it said no. A round that was asked for
-    and not refused counts as released, though the leader may have died in between: its noise may be known.
+    and not refused counts as released, though the leader may have died in between: its noise may be known. A last line
+    without an end is of a leader that died, or had no room, while it wrote: nothing followed it.
 
     Args:
         path: of the file; made with the first line.
@@ -39,10 +40,16 @@ class Journal:
 
     def note(self, server_round: int, event: Literal["asked", "refused"]) -> None:
         """Add a line."""
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(f"{server_round},{event}\n")
+        with self._path.open("ab") as file:
+            file.truncate(len(self._whole()))
+            file.write(f"{server_round},{event}\n".encode())
             file.flush()
             os.fsync(file.fileno())
+
+    def _whole(self) -> bytes:
+        """Return the lines that were written to their ends."""
+        data = self._path.read_bytes() if self._path.exists() else b""
+        return data[: data.rfind(b"\n") + 1]
 
     def last_released(self) -> int:
         """Return the last round that counts as released, 0 for none.
@@ -50,12 +57,10 @@ class Journal:
         Raises:
             WireError: the file holds something else.
         """
-        if not self._path.exists():
-            return 0
         open_rounds: dict[int, str] = {}
-        for line in self._path.read_text(encoding="utf-8").splitlines():
+        for line in self._whole().decode("utf-8", "backslashreplace").split("\n")[:-1]:
             number, _, event = line.partition(",")
-            if not number.isdecimal() or event not in ("asked", "refused"):
+            if not (number.isascii() and number.isdecimal()) or len(number) > 10 or event not in ("asked", "refused"):
                 raise WireError(f"{self._path} has the line {line!r}: must be ROUND,asked or ROUND,refused; restore it")
             open_rounds[int(number)] = event
         return max((number for number, event in open_rounds.items() if event == "asked"), default=0)

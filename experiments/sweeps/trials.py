@@ -8,6 +8,7 @@ from typing import Any
 
 from fedsim.config import RunConfig, load_config
 from fedsim.errors import exit_code_of
+from fedsim.keystore import has_keys
 
 __all__ = ["State", "run_trial", "state_of"]
 
@@ -69,6 +70,8 @@ def run_trial(config: RunConfig) -> dict[str, Any]:
 
 
 def _resumable(config: RunConfig) -> bool:
-    stock, blind = config.strategy.name.startswith("flwr:"), config.protection.opened_by == "clients"
-    private = config.protection.name == "preamble"
-    return not (stock or blind or private) and any((folder_of(config) / "checkpoints").glob("*"))
+    """Tell whether a trial can go on: it has a checkpoint, and keys that open it where only clients do."""
+    folder = folder_of(config)
+    blind = config.protection.opened_by == "clients" and not has_keys(folder)
+    stock = config.strategy.name.startswith("flwr:")
+    return not (stock or blind) and any((folder / "checkpoints").glob("*.ckpt"))

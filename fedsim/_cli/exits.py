@@ -1,4 +1,4 @@
-"""Turns errors into messages and exit codes, and SIGTERM into the same as Ctrl-C."""
+"""Turns errors into messages and exit codes, and SIGTERM and SIGHUP into the same as Ctrl-C."""
 
 import json
 import logging
@@ -69,13 +69,16 @@ def hushed(wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Let SIGTERM stop a run as Ctrl-C does, so that it closes its folder."""
+    """Let SIGTERM, and SIGHUP where it is not ignored, stop a run as Ctrl-C does, so that it closes its folder."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
+    # Under nohup the end of a terminal is to be ignored, and stays so.
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

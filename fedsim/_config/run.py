@@ -16,7 +16,7 @@ from fedsim._config.sections import (
     TaskConfig,
     TrainingConfig,
 )
-from fedsim._config.strategies import STRATEGIES, FedAvgConfig, Strategy, StrategyConfig, strategy_tag
+from fedsim._config.strategies import STRATEGIES, FedAvgConfig, FedBuffConfig, Strategy, StrategyConfig, strategy_tag
 
 
 class Settings(Section):
@@ -44,6 +44,13 @@ class Settings(Section):
     def asked(self) -> int:
         """Number of clients that are asked in a round; more than count where the clock selects more than it wants."""
         return asked(self.federation.sampled, self.federation.num_clients, self.clock.over_selection)
+
+    @property
+    def needed_replies(self) -> int:
+        """Number of usable replies without which a round fails; of a buffer's, where the server waits for nobody."""
+        if isinstance(self.strategy, FedBuffConfig):
+            return min(self.strategy.buffer_size, self.federation.needed_of(self.strategy.buffer_size))
+        return self.federation.needed_replies
 
 
 def federation_defaults(kind: type[Protection], strategy: type[Strategy]) -> dict[str, Any]:

@@ -147,11 +147,15 @@ class FederationConfig(Section):
 
     @property
     def needed_replies(self) -> int:
-        """Number of usable replies without which a round fails, at least 1."""
+        """Number of usable replies without which a round of all those sampled fails, at least 1."""
+        return self.needed_of(self.sampled)
+
+    def needed_of(self, clients: int) -> int:
+        """Return the number of usable replies without which a round of `clients` fails, at least 1."""
         if isinstance(self.min_replies, int):
             return self.min_replies
         # 0.1 * 30 is 3.0000000000000004: without the rounding it would need 4 replies.
-        return max(1, math.ceil(round(self.min_replies * self.sampled, 9)))
+        return max(1, math.ceil(round(self.min_replies * clients, 9)))
 
 
 class EngineConfig(Section):

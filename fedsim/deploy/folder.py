@@ -14,6 +14,7 @@
     state/ runs/ out/     what the services write: SuperLink's database, run folders, the clients' models
 """
 
+import re
 import tomllib
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -95,16 +96,30 @@ class Deployment:
     @property
     def port(self) -> int:
         """Port that clients connect to."""
-        return int(self._variable("FEDSIM_PORT", PROXY_PORT))
+        return self._port("FEDSIM_PORT", PROXY_PORT)
 
     @property
     def superlink_port(self) -> int:
         """Port of the SuperLink on the server's host, where it runs without containers."""
-        return int(self._variable("FEDSIM_SUPERLINK_PORT", SUPERLINK_PORT))
+        return self._port("FEDSIM_SUPERLINK_PORT", SUPERLINK_PORT)
 
-    def _variable(self, name: str, default: int) -> str:
-        lines = dict(line.split("=", 1) for line in self.environment.read_text().splitlines() if "=" in line)
-        return lines.get(name, str(default))
+    def _port(self, name: str, default: int) -> int:
+        """Return a port that ``.env`` names.
+
+        Raises:
+            ConfigError: the file cannot be read, or names no port.
+        """
+        try:
+            text = self.environment.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                [Problem(".env", str(self.environment), f"cannot be read ({error})", "restore it")]
+            ) from None
+        lines = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+        found = lines.get(name, str(default)).strip()
+        if not re.fullmatch("[0-9]{1,5}", found) or not 0 < int(found) < 65536:
+            raise ConfigError([Problem(name, found, "must be a port, 1 to 65535", f"correct {self.environment}")])
+        return int(found)
 
     def client(self, number: int) -> Path:
         """One client's folder."""

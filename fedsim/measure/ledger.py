@@ -104,13 +104,16 @@ _TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
 ENTRY_SCHEMA = pa.schema([(field.name, _TYPES[cast(type, field.type)]) for field in fields(Entry)])
 CLIENT_SCHEMA = pa.schema([(field.name, _TYPES[cast(type, field.type)]) for field in fields(ClientRound)])
 _QUANTITIES = get_args(Quantity)
+#: Rounds whose totals a ledger in a folder holds: the one that goes on, and the one before.
+_HELD_ROUNDS = 2
 
 
 class Ledger:
     """All entries of a run, and their totals.
 
-    One million entries take about 90 MB in memory; opened in a folder, only those since the last flush are held.
-    Totals are kept as entries come. Not thread-safe: one driver writes.
+    One million entries take about 90 MB in memory; opened in a folder, only those since the last flush are held,
+    and the totals of the newest rounds: older ones are read back from the file when they are asked for. Not
+    thread-safe: one driver writes.
 
     Args:
         folder: the run's folder, whose earlier records are continued; None keeps all in memory until `write`.
@@ -129,8 +132,11 @@ class Ledger:
         if keep_rounds is not None:
             self._entries.keep("round", keep_rounds)
             self._clients.keep("round", keep_rounds)
+        self._held = math.inf if folder is None else _HELD_ROUNDS
+        self._forgotten = False
         if folder is not None:
             self._book_table(self._entries.table())
+            self._forget()
 
     def add(self, entry: Entry) -> None:
         """Record one phase."""
@@ -157,6 +163,21 @@ class Ledger:
         """Append what is held to the files; call it when a round ends, before its checkpoint."""
         self._entries.flush()
         self._clients.flush()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop the totals of rounds that are on disk, but those of the newest."""
+        while len(self._totals) > self._held:
+            del self._totals[min(self._totals)]
+            self._forgotten = True
+
+    def _whole(self, round: int | None) -> "Ledger":
+        """Return a ledger that has the totals of a round, or of all; this one unless they were dropped."""
+        if not self._forgotten or round in self._totals:
+            return self
+        found = Ledger()
+        found._book_table(self.table())
+        return found
 
     def table(self) -> pa.Table:
         """Return all entries, columns as in `Entry`."""
@@ -196,24 +217,24 @@ class Ledger:
         self, quantity: Quantity, *, round: int | None = None, phase: str | None = None, party: Party | None = None
     ) -> float:
         """Return the sum of one quantity over the entries that match; None matches all. NaN times count as 0."""
-        column = _QUANTITIES.index(quantity)
+        column, whole = _QUANTITIES.index(quantity), self._whole(round)
         return sum(
-            self._sum(number, at, column)
-            for (what, who), at in self._places.items()
+            whole._sum(number, at, column)
+            for (what, who), at in whole._places.items()
             if phase in (None, what) and party in (None, who)
-            for number in (self._totals if round is None else [round])
+            for number in (whole._totals if round is None else [round])
         )
 
     def per_round(
         self, quantity: Quantity, *, phase: str | None = None, party: Party | None = None
     ) -> dict[int, float]:
         """Return the sum of one quantity by round, ascending, over the entries that match; None matches all."""
-        column = _QUANTITIES.index(quantity)
-        found = dict.fromkeys(self.rounds(), 0.0)
-        for (what, who), at in self._places.items():
+        column, whole = _QUANTITIES.index(quantity), self._whole(None)
+        found = dict.fromkeys(whole.rounds(), 0.0)
+        for (what, who), at in whole._places.items():
             if phase in (None, what) and party in (None, who):
                 for number in found:
-                    found[number] += self._sum(number, at, column)
+                    found[number] += whole._sum(number, at, column)
         return found
 
     def _sum(self, round: int, at: int, column: int) -> float:
@@ -234,7 +255,7 @@ class Ledger:
 
     def rounds(self) -> list[int]:
         """Return the rounds that have entries, ascending."""
-        return sorted(self._totals)
+        return sorted(self._whole(None)._totals)
 
     def _book(self, key: tuple[int, str, Party], sums: Iterable[float]) -> None:
         round, phase, who = key

@@ -344,9 +344,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
             table = pyarrow.parquet.read_table(path, memory_map=False)
         else:
             table = pyarrow.csv.read_csv(path)
-    except (OSError, pa.ArrowException) as error:
+        rows: list[dict[str, Any]] = table.to_pylist()
+    except (OSError, pa.ArrowException, ValueError, OverflowError) as error:
         raise BadTrace(f"{path} cannot be read as CSV or Parquet ({error}): name a file of devices") from error
-    rows: list[dict[str, Any]] = table.to_pylist()
     return rows
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedsim.config import load_config, with_values
+from fedsim.errors import FedsimError
 from fedsim.events import NullObserver
 from fedsim.measure.ledger import Ledger
 from fedsim.measure.metrics import Metrics
@@ -76,3 +77,15 @@ def test_stale_changes_count_less_under_a_private_sum_too(tmp_path):
     assert np.isfinite(largest) and virtual_s(private.folder) != []
     order = [[(t["round"], t["client"]) for t in Ledger.read(r.folder).clients().to_pylist()] for r in (private, plain)]
     assert len(order[0]) == len(order[1]) == 24
+
+
+@pytest.mark.parametrize("drill", ["nan", "drop_during"])
+def test_a_bad_reply_is_left_out_by_name_while_enough_remain(tmp_path, drill):
+    more = ["strategy.buffer_size=2", "federation.num_clients=4", "federation.rounds=6", f"faults.{drill}=[1]"]
+    result = simulate(settings(tmp_path, *more))
+    turns = Ledger.read(result.folder).clients().to_pylist()
+    bad = [turn for turn in turns if turn["outcome"] != "ok"]
+    assert bad and {turn["client"] for turn in bad} == {1} and all(turn["reason"] for turn in bad)
+    assert [sum(turn["round"] == number for turn in turns) for number in range(1, 7)] == [2] * 6
+    with pytest.raises(FedsimError, match="min_replies is 2"):
+        simulate(settings(tmp_path / "all", *more, "federation.min_replies=1.0"))

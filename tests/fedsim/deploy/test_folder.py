@@ -51,3 +51,18 @@ def test_refuses_folders_that_are_something_else(tmp_path):
         Node.read(tmp_path)
     with pytest.raises(ConfigError, match=r"holds no settings\.toml"):
         Deployment.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"FEDSIM_PORT=\xff\n", "cannot be read"),
+        (b"FEDSIM_PORT=http\n", "must be a port"),
+        (b"FEDSIM_PORT=0\n", "must be a port"),
+        (b"FEDSIM_PORT=99999\n", "must be a port"),
+    ],
+)
+def test_a_damaged_environment_is_refused_by_its_name(tmp_path, content, words):
+    (tmp_path / ".env").write_bytes(content)
+    with pytest.raises(ConfigError, match=words):
+        _ = Deployment(tmp_path).port

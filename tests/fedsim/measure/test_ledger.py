@@ -206,6 +206,22 @@ def test_memory_holds_only_what_is_not_flushed(tmp_path: Path) -> None:
     assert ledger.table().num_rows == 1050
 
 
+def test_totals_of_old_rounds_are_read_back(tmp_path: Path) -> None:
+    """However many rounds a run has, its ledger holds those of two."""
+    running, memory = Ledger(tmp_path), Ledger()
+    for number in range(1, 41):
+        for ledger in (running, memory):
+            ledger.extend(Entry(number, c, "upload", wire_bytes=number + c, measured_s=0.5) for c in (0, 1, SERVER))
+            ledger.flush()
+    assert len(running._totals) == 2
+    assert running.upload_bytes(40) == memory.upload_bytes(40) == 81
+    assert running.upload_bytes(3) == 7 and running.upload_bytes() == memory.upload_bytes()
+    assert running.rounds() == memory.rounds() and running.phase_s("upload") == memory.phase_s("upload")
+    assert running.per_round("wire_bytes") == memory.per_round("wire_bytes")
+    assert running.total("wire_bytes", round=99) == 0
+    assert len(running._totals) == 2
+
+
 def test_phases_explain_the_clients_round_time() -> None:
     ledger = Ledger()
     rng = np.random.default_rng(0)
