@@ -39,6 +39,17 @@ def test_tests_that_the_page_names_are_there() -> None:
     assert missing == []
 
 
+def test_every_guarantee_cites_a_test_or_promises_nothing() -> None:
+    part = PAGE.read_text(encoding="utf-8").partition("## Guarantees")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in part.splitlines() if line.startswith("| ")][1:]
+    cells = [cell for row in rows for cell in row[1:]]
+    assert len(rows) == 10 and len(cells) == 40
+    assert [cell for cell in cells if not re.search(r"\[\d+\]|^none$|^not seen$", cell)] == []
+    cited = set(re.findall(r"\[(\d+)\]", " ".join(cells)))
+    listed = dict(re.findall(r"^\* \[(\d+)\] (`tests/)", part, re.MULTILINE))
+    assert cited == set(listed)
+
+
 def test_marks_name_known_reports() -> None:
     assert {proof.report for proof in FOUND} <= set(REPORTS)
 
