@@ -14,6 +14,7 @@ from fedsim.tasks.errors import BadOption, DataUnavailable, UnknownName
 from fedsim.tasks.sets.fashion_mnist import balanced_part
 from fedsim.tasks.sets.fonts import draw_font
 from fedsim.tasks.text import hashed_words, words
+from tests.text_packages import REQUIRED
 
 
 def test_the_default_set_is_packaged_balanced_small_and_licensed() -> None:
@@ -60,7 +61,7 @@ def test_every_set_is_listed_and_an_absent_one_says_what_to_do() -> None:
     infos = {info.name: info for info in list_datasets()}
     assert set(infos) == {
         "20newsgroups", "bbc", "breast-cancer", "digits", "fashion-mnist", "fashion-mnist-full", "files", "fonts",
-        "huggingface", "mnist-10k", "rotten-tomatoes", "torchvision",
+        "huggingface", "mnist-10k", "rotten-tomatoes", "torchvision", "word-order",
     }  # fmt: skip
     for info in infos.values():
         assert info.summary and info.available == (not info.reason_if_not)
@@ -80,7 +81,7 @@ def test_a_text_set_without_its_package_says_how_to_install_it(name: str, monkey
 @pytest.mark.parametrize("name", ["bbc", "20newsgroups", "rotten-tomatoes", "fonts", "fashion-mnist-full"])
 def test_an_installed_set_has_its_published_size(name: str) -> None:
     info = next(info for info in list_datasets() if info.name == name)
-    if not info.available:
+    if not info.available and not (REQUIRED and name in ("bbc", "rotten-tomatoes")):
         pytest.skip(info.reason_if_not)
     options: dict[str, int] = {"fonts": {"num_fonts": 12}, "fashion-mnist-full": {}}.get(name, {"dim": 32})
     data = load_dataset(name, **options)
