@@ -26,7 +26,8 @@ have_engine() {
 }
 
 # Without a registry the base image is made of this machine's own files, and PyTorch's CPU wheel comes by wheelhouse/.
-have_images() { # FOLDER of any deployment, for the variables
+have_images() { # FOLDER of any deployment, for the variables; FEDSIM_NO_BUILD=1 takes the images that are there
+    if [ -n "${FEDSIM_NO_BUILD:-}" ]; then return; fi
     if ! docker image inspect "$base" >/dev/null 2>&1 && ! docker pull -q "$base" >/dev/null 2>&1; then
         "$here/base_image.sh" host "$(python3 -c 'import sys; print(sys.base_prefix)')" "$base"
     fi

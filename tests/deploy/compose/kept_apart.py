@@ -12,7 +12,7 @@ from pathlib import Path
 from crypto.keys import KeyBundle
 
 #: Which service may show which folder's secrets; the authority's key is no service's.
-MAY = {"ca": set(), "server": {"superlink", "runner", "admin"}, "proxy": {"proxy"}, "helper": {"helper"}}
+MAY = {"ca": set(), "server": {"superlink", "runner", "admin"}} | {n: {n} for n in ("proxy", "helper", "relay")}
 
 
 def secrets(folder: Path) -> dict[str, bytes]:
@@ -41,7 +41,7 @@ def shown(container: str) -> bytes:
 
 def main(folder: Path) -> int:
     """Say what was found; returns the exit code."""
-    owned = {name: secrets(folder / name) for name in ("ca", "server", "proxy", "helper", "clients")}
+    owned = {name: secrets(folder / name) for name in (*MAY, "clients")}
     listed = ["docker", "compose", "--env-file", str(folder / ".env"), "ps", "--format", "{{.Service}} {{.ID}}"]
     rows = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split()
     bad, own = 0, set()

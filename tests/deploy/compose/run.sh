@@ -98,8 +98,10 @@ case $mode in
     measured_run
     ;;
 --protections)
-    exact="--set protection.dense=true --set protection.noise=off-not-private"
-    for sets in plain bfv rlwe-threshold "preamble $exact" preamble; do
+    # First without what is random about them, then PREAMBLE as it is meant.
+    nearest="--set protection.rounding=nearest"
+    open="--set protection.dense=true --set protection.noise=off-not-private"
+    for sets in "bfv $nearest" "rlwe-threshold $nearest" "preamble $open" preamble plain; do
         read -r name more <<<"$sets"
         folder="$place/$name${more:+-exact}"
         say "protection $sets"

@@ -20,9 +20,11 @@ from strategies.records import model_from_bytes
 
 
 def is_random(config: RunConfig) -> bool:
-    """Say whether two runs of these settings differ: by noise, or by blocks that clients draw for themselves."""
+    """Say whether two runs of these settings differ: by noise, by coins of rounding, or by blocks drawn at random."""
     protection = config.protection
-    return isinstance(protection, PreambleConfig) and not (protection.dense and protection.noise == "off-not-private")
+    if isinstance(protection, PreambleConfig):
+        return not protection.dense or protection.noise != "off-not-private"
+    return getattr(protection, "rounding", "nearest") == "stochastic"
 
 
 def accuracy(metrics: dict[str, float]) -> float:

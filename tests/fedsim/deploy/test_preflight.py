@@ -3,14 +3,18 @@
 import socket
 import ssl
 import threading
+import time
 from datetime import UTC, datetime, timedelta
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
+from typer.testing import CliRunner
 
+from fedsim.cli import app
 from fedsim.deploy.certificates import issue, make_authority, make_node_key, utc_now, write_private
 from fedsim.deploy.folder import Node
 from fedsim.deploy.preflight import Address, check_address, check_clock, check_key, examine, wait_until_ready
@@ -21,6 +25,9 @@ class Answers(BaseHTTPRequestHandler):
         self.send_response(200 if self.path == "/health" or self.server.exposed else 404)
         self.send_header("Content-Length", "0")
         self.end_headers()
+
+    def date_time_string(self, timestamp=None):
+        return formatdate(time.time() + self.server.ahead_s, usegmt=True)
 
     def log_message(self, *args):
         pass
@@ -36,13 +43,13 @@ def serve(tmp_path, authority):
     """Return what starts a TLS server with a certificate of the authority and gives its port."""
     servers = []
 
-    def start(hosts=("127.0.0.1",), start=None, exposed=False, by=authority):
+    def start(hosts=("127.0.0.1",), start=None, exposed=False, by=authority, ahead_s=0.0):
         issued = issue(by, hosts, start or utc_now(), days=5)
         number = len(servers)
         (tmp_path / f"{number}.crt").write_bytes(issued.certificate)
         write_private(tmp_path / f"{number}.key", issued.key)
         server = HTTPServer(("127.0.0.1", 0), Answers)
-        server.exposed = exposed
+        server.exposed, server.ahead_s = exposed, ahead_s
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(tmp_path / f"{number}.crt", tmp_path / f"{number}.key")
         server.socket = context.wrap_socket(server.socket, server_side=True)
@@ -160,3 +167,28 @@ def test_keys_that_flower_would_not_take(tmp_path):
     assert check_key(tmp_path / "good").status == "ok"
     Path(tmp_path / "good").chmod(0o640)
     assert "mode 0640" in check_key(tmp_path / "good").detail
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("certificate", "the server's certificate is not accepted"),
+        ("expired", "expired"),
+        ("address", "refuses connections"),
+        ("key", "cannot be read"),
+        ("clock", "s behind the server's: at most"),
+    ],
+)
+def test_a_client_that_cannot_start_says_why_and_ends_with_code_5(serve, node, tmp_path, wrong, message):
+    by = {"by": make_authority("other", utc_now())} if wrong == "certificate" else {}
+    start = utc_now() - timedelta(days=30) if wrong == "expired" else None
+    port = serve(start=start, ahead_s=600.5 if wrong == "clock" else 0.0, **by)
+    if wrong == "address":
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+    node(port)
+    if wrong == "key":
+        (tmp_path / "node.key").unlink()
+    done = CliRunner().invoke(app, ["deploy", "node", str(tmp_path), "--wait", "0"])
+    assert done.exit_code == 5 and "client 0 cannot start:" in done.output and message in done.output, done.output
