@@ -84,14 +84,15 @@ class RelayNodeGrid(WrappedGrid):
         reducer: Reducer | None = None,
         max_ahead: int | None = None,
     ) -> Iterator[tuple[int, list[Message]]]:
-        """See :class:`strategies.rounds.StreamingGrid`; the designated node may be asked while the clients' is on."""
-        parts = [list(batch) for batch in batches]
-        own = [part for part in parts if any(m.metadata.dst_node_id == NODE_ID for m in part)]
-        if not own:
-            yield from self._clients.stream(parts, timeout=timeout, reducer=reducer, max_ahead=max_ahead)
+        """See :class:`strategies.rounds.StreamingGrid`; the leader asks the designated node in streams of its own."""
+        rest = iter(batches)
+        head = [list(batch) for batch in it.islice(rest, 1)]
+        if not any(m.metadata.dst_node_id == NODE_ID for batch in head for m in batch):
+            # Not listed: a batch is made when the clients are ready for it.
+            yield from self._clients.stream(it.chain(head, rest), timeout=timeout, reducer=reducer, max_ahead=max_ahead)
             return
-        for index, part in enumerate(parts):
-            replies = self.send_and_receive(part, timeout=timeout)
+        for index, batch in enumerate(it.chain(head, rest)):
+            replies = self.send_and_receive(batch, timeout=timeout)
             yield index, reducer(replies) if reducer else replies
 
     def client_states(self) -> dict[int, RecordDict]:
