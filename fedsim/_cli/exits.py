@@ -11,7 +11,7 @@ from typing import TextIO
 
 import typer
 
-from fedsim.errors import INTERRUPTED, exit_code_of
+from fedsim.errors import FAILED, INTERRUPTED, exit_code_of
 
 
 @contextmanager
@@ -26,10 +26,17 @@ def exits(json_stream: TextIO | None = None) -> Iterator[None]:
     except KeyboardInterrupt:
         raise _end("interrupted", INTERRUPTED, json_stream) from None
     except Exception as error:
-        code = exit_code_of(error)
+        code, text = exit_code_of(error), str(error)
+        if code is None and isinstance(error, OSError) and error.filename is not None:
+            # The world's fault, not the program's: a folder where a file must be, a right that is missing.
+            code = FAILED
+            text = (
+                f"{error.filename}: {error.strerror or error}; it must be of the right kind and open to this user: "
+                "correct that and call again"
+            )
         if code is None:
             raise
-        raise _end(f"error: {error}", code, json_stream) from None
+        raise _end(f"error: {text}", code, json_stream) from None
 
 
 @contextmanager

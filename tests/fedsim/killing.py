@@ -107,7 +107,7 @@ def cut(processes, folder, more, moment, at, drawn_alike=False):
     """Run ``cut`` in a process of its own that is killed."""
     process = processes.Process(target=killed_at, args=(folder, more, moment, at, drawn_alike))
     process.start()
-    process.join(120)
+    process.join(600)
     assert process.exitcode == -signal.SIGKILL
 
 

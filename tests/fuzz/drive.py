@@ -56,16 +56,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--executions", type=int, default=1000, help="a target's; expensive ones get a hundredth")
     parser.add_argument("--only", action="append", choices=list(names()), help="this target; repeatable")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="end after so long")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="end after so long; targets share it")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(arguments)
     total: Counter[str] = Counter()
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     until = time.monotonic() + chosen.seconds
-    for name in chosen.only or list(names()):
-        share = 1 if target(name).cheap else 100
-        counts = run(name, max(1, chosen.executions // share), chosen.seed, until)
+    wanted = chosen.only or list(names())
+    for number, name in enumerate(wanted):
+        share, now = 1 if target(name).cheap else 100, time.monotonic()
+        # What one leaves of its time is the others'.
+        turn = now + (until - now) / (len(wanted) - number)
+        counts = run(name, max(1, chosen.executions // share), chosen.seed, turn)
         total += counts
         print(f"{name:<20} {counts.total():>9} executions  {dict(counts)}", flush=True)
     print(f"{'all':<20} {total.total():>9} executions  {dict(total)}")
