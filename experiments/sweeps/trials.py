@@ -9,6 +9,7 @@ from typing import Any
 from fedsim.config import RunConfig, load_config
 from fedsim.errors import exit_code_of
 from fedsim.keystore import has_keys
+from fedsim.measure.runfolder import STATUSES
 
 __all__ = ["State", "run_trial", "state_of"]
 
@@ -39,7 +40,9 @@ def state_of(config: RunConfig) -> State:
         record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         if load_config(folder / "config.toml") != config:
             return State("missing", "its folder has other settings")
-        return State(str(record["status"]), str(record.get("exit_reason", "")))
+        if record["status"] not in STATUSES:
+            return State("missing", f"its record has the status {record['status']!r}")
+        return State(record["status"], str(record.get("exit_reason", "")))
     except Exception:  # noqa: BLE001 - a folder that cannot be read is begun anew, whatever is wrong with it
         return State("missing")
 
