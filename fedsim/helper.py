@@ -196,7 +196,7 @@ def read_released(path: Path, run: bytes) -> tuple[int, int]:
         held = json.loads(path.read_text(encoding="utf-8"))
         last, count = held.get(run.hex(), [0, 0])
         return int(last), int(count)
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InputError(
             f"{path} is damaged ({error}): without it rounds could be released twice; restore it"
         ) from error

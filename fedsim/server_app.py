@@ -268,6 +268,9 @@ def _save_last_good(folder: RunFolder, strategy: FederatedStrategy, recorder: Re
     # The checkpoint that the round itself left is better: a failed step may have moved the strategy's own arrays since.
     if load_if_there(folder.checkpoints, recorder.last_round) is not None:
         return
+    if strategy.moved_round > recorder.last_round:
+        # Stopped between the step of a round and its end: what is there is of that round, which will be done again.
+        return
     recorder.save(recorder.last_round, strategy)
 
 

@@ -120,6 +120,8 @@ class FederatedStrategy(Strategy):
         self.observer: RoundObserver = observer or _Nobody()
         self.state: NamedArrays | None = None
         self.sealed: SealedState | None = None
+        #: The last round whose sum was applied, in part at least.
+        self.moved_round = 0
         self._nodes: list[Node] = []
         self._relay: Relay | None = None
         self._secure_plan: Plan | None = None
@@ -292,6 +294,7 @@ class FederatedStrategy(Strategy):
         messages = self._training_messages(content, record)
         fold = self._fold(grid, messages, plan.tag(layout.length), record, self.participation.deadline_s or timeout)
         record.require(self.participation.min_replies)
+        self.moved_round = server_round
         self._settle(fold, plan, layout, record, grid)
         record.round_s = time.perf_counter() - started
         return record

@@ -125,7 +125,7 @@ def check_authority(path: Path, now: datetime) -> Check:
         found = x509.load_pem_x509_certificate(path.read_bytes())
     except OSError as error:
         return Check(name, "failed", f"{path} cannot be read ({error.strerror})", "copy ca.crt of the deployment")
-    except ValueError as error:
+    except (ValueError, x509.InvalidVersion) as error:
         return Check(name, "failed", f"{path} is no certificate in PEM ({error})", "copy ca.crt of the deployment")
     if not found.not_valid_before_utc <= now <= found.not_valid_after_utc:
         when = f"from {found.not_valid_before_utc:%Y-%m-%d} to {found.not_valid_after_utc:%Y-%m-%d}"
