@@ -93,7 +93,7 @@ class Layout:
     def of(cls, arrays: Mapping[str, NDArray[np.generic]], dtypes: Mapping[str, str] | None = None) -> "Layout":
         """Lay out whole arrays in the mapping's order; `dtypes` overrides the recorded dtype by name."""
         dtypes = dtypes or {}
-        return cls(tuple(Segment(n, a.shape, dtypes.get(n) or _dtype_name(a.dtype)) for n, a in arrays.items()))
+        return _whole(tuple((n, a.shape, dtypes.get(n) or _dtype_name(a.dtype)) for n, a in arrays.items()))
 
     @cached_property
     def length(self) -> int:
@@ -117,8 +117,10 @@ class Layout:
         Raises:
             LayoutMismatch: a name is not in this layout.
         """
-        wanted = set(names)
-        missing = sorted(wanted - set(self.names))
+        wanted, own = set(names), set(self.names)
+        if wanted == own:
+            return self
+        missing = sorted(wanted - own)
         if missing:
             raise LayoutMismatch(f"array '{missing[0]}' is not in the layout; it has {list(self.names)[:5]}...")
         return Layout(tuple(s for s in self.segments if s.name in wanted))
@@ -138,14 +140,22 @@ class Layout:
             InputError: a value is NaN or infinite, or leaves float32's range; names the array and the index.
         """
         out = np.empty(self.length, np.float32)
+        flats = []
         at = 0
-        for segment in self.segments:
-            factor = scale if scales is None else scales.get(segment.name, scale)
-            out[at : at + segment.size] = self._flat(segment, arrays, factor)
-            at += segment.size
+        with np.errstate(over="ignore", invalid="ignore"):
+            for segment in self.segments:
+                factor = scale if scales is None else scales.get(segment.name, scale)
+                flat = self._flat(segment, arrays)
+                end = at + flat.size
+                out[at:end] = flat if factor == 1.0 else np.multiply(flat, factor, dtype=np.float64)
+                flats.append((segment, flat, at, end))
+                at = end
+        if not np.isfinite(out.sum(dtype=np.float64)):
+            for segment, flat, start, end in flats:
+                self._refuse(segment, flat, out[start:end])
         return out
 
-    def _flat(self, segment: Segment, arrays: Mapping[str, NDArray[np.generic]], scale: float) -> NDArray[np.float32]:
+    def _flat(self, segment: Segment, arrays: Mapping[str, NDArray[np.generic]]) -> NDArray[np.generic]:
         if segment.name not in arrays:
             raise LayoutMismatch(
                 f"array '{segment.name}' is missing: the round's layout wants {len(self.segments)} arrays; send all"
@@ -156,16 +166,7 @@ class Layout:
                 f"array '{segment.name}' has shape {array.shape}: the round's layout says {segment.shape}"
             )
         flat = array.reshape(-1)
-        if segment.coordinates is not None:
-            flat = flat[segment.coordinates]
-        with np.errstate(over="ignore", invalid="ignore"):
-            if scale == 1.0:
-                values = flat.astype(np.float32)
-            else:
-                values = (flat.astype(np.float64) * scale).astype(np.float32)
-        if not np.isfinite(values.sum(dtype=np.float64)):
-            self._refuse(segment, flat, values)
-        return values
+        return flat if segment.coordinates is None else flat[segment.coordinates]
 
     @staticmethod
     def _refuse(segment: Segment, flat: NDArray[np.generic], values: NDArray[np.float32]) -> None:
@@ -207,6 +208,12 @@ class Layout:
                 raise LayoutMismatch(f"layouts differ first at {theirs.describe()[:3]}: expected {mine.describe()[:3]}")
         if len(self.segments) != len(other.segments):
             raise LayoutMismatch(f"layout of {len(other.segments)} arrays: expected {len(self.segments)}")
+
+
+@lru_cache(maxsize=64)
+def _whole(segments: tuple[tuple[str, tuple[int, ...], str], ...]) -> Layout:
+    """Return the layout of whole arrays; a run's clients share one, and with it its hash."""
+    return Layout(tuple(Segment(*segment) for segment in segments))
 
 
 def cast(values: NDArray[np.floating], dtype: str) -> NDArray[np.generic]:

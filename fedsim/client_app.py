@@ -5,11 +5,10 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from torch import nn
+from torch import Tensor, nn
 
 from crypto import InputError
-from fedsim.cohort import train_here
-from fedsim.registry import train_config
+from fedsim.cohort import train_from, train_here, trains_together
 from fedsim.simulation.drills import Honest, drill_of
 from fedsim.site import Site, read_state, site_of
 from fedsim.tasks.training import TrainResult, client_seed, evaluate
@@ -20,10 +19,15 @@ from strategies.plan import RoundPlan
 from strategies.records import (
     NamedArrays,
     array_record,
+    find,
+    metric_record,
     model_bytes,
     model_record,
+    need,
+    put,
     read_model,
     read_sealed,
+    record_dict,
     sealed_record,
 )
 from strategies.state import load_state_arrays
@@ -61,19 +65,30 @@ def train_round(message: Message, context: Context) -> Message:
     watch = Stopwatch()
     site, client = site_of(context.run_config, context.node_config), partition_id(context)
     content = message.content
-    if "arrays" in content.array_records:
+    if find(content, "arrays", ArrayRecord) is not None:
         return _train_for_flower(message, site, client, watch)
-    plan = RoundPlan.from_record(content.config_records["config"])
+    plan = RoundPlan.from_record(need(content, "config", ConfigRecord))
     drill = _drill(site, plan.round, client)
     drill.begin()
     before = _receive(content, site, context)
     watch.lap(_receiving(content))
     data = site.train_data(client)
-    model, plan = site.half.own_model(site.model, plan, before, data)
-    site.half.examine(model, *data, plan, context.state)
     mu = float(plan.extras.get("proximal-mu", 0.0))
-    result, shared_s = _train(site, model, client, plan.round, plan.rounds, mu)
-    after = drill.trained(read_state(model))
+    model = site.model
+    shared_s: float | None
+    if trains_together(site):
+        if site.examines:
+            load_state_arrays(model, before.arrays)
+            site.half.examine(model, *data, plan, context.state)
+        settings, seed = site.train_config(plan.rounds, mu), client_seed(site.config.seed, plan.round, client)
+        own = _own_data(site, client)
+        result, state, shared_s = train_from(site, before, *own, settings, seed=seed, round=plan.round)
+    else:
+        model, plan = site.half.own_model(model, plan, before, data)
+        site.half.examine(model, *data, plan, context.state)
+        result, shared_s = _train(site, model, client, plan.round, plan.rounds, mu)
+        state = read_state(model)
+    after = drill.trained(state)
     watch.lap("train", shared_s)
     examples = drill.examples(result.num_examples)
     with drill.protection(site.protection, plan.secure) as protection:
@@ -89,20 +104,19 @@ def train_round(message: Message, context: Context) -> Message:
         )
     _keep_local(site, after, context)
     watch.lap("seal")
-    reply = sealed.content()
     metrics: dict[str, Any] = {
         "num-examples": examples,
         "loss": result.loss,
         **_clipping(site, sealed),
         **_capacity(context),
     }
-    reply["metrics"] = MetricRecord(metrics)
+    reply = record_dict({**sealed.records(), "metrics": metric_record(metrics)})
     watch.lap("upload")
     flops = (result.forward_backward_flops or 0) + site.half.full_passes(plan) * len(data[1]) * site.flops_per_example
     costs = {"train_flops": float(flops), "train_peak_bytes": float(site.training_bytes(model, data[0]))}
     if not site.protection.uniform_only:
         costs |= {"clipped": float(sealed.clipped), "coordinates": float(sealed.length)}
-    reply["phases"] = watch.record(costs)
+    put(reply, "phases", watch.record(costs))
     drill.send(reply, context.state)
     return Message(reply, reply_to=message)
 
@@ -133,24 +147,29 @@ def _train(
     site: Site, model: nn.Module, client: int, server_round: int, rounds: int, proximal_mu: float
 ) -> tuple[TrainResult, float | None]:
     """Train a model on a client's data; see :func:`fedsim.cohort.train_here` for what is returned."""
-    x, y = site.train_data(client)
-    if not len(y):
-        raise InputError(f"client {client} has no samples: it cannot take part; use another data.policy")
+    x, y = _own_data(site, client)
     return train_here(
         site,
         model,
         x,
         y,
-        train_config(site.config, rounds, proximal_mu),
+        site.train_config(rounds, proximal_mu),
         seed=client_seed(site.config.seed, server_round, client),
         round=server_round,
     )
 
 
+def _own_data(site: Site, client: int) -> tuple[Tensor, Tensor]:
+    x, y = site.train_data(client)
+    if not len(y):
+        raise InputError(f"client {client} has no samples: it cannot take part; use another data.policy")
+    return x, y
+
+
 def _train_for_flower(message: Message, site: Site, client: int, watch: Stopwatch) -> Message:
     """Answer one of Flower's own strategies, which sends and wants ordinary arrays."""
-    config = message.content.config_records["config"]
-    load_state_arrays(site.model, read_model(message.content.array_records["arrays"]).arrays)
+    config = need(message.content, "config", ConfigRecord)
+    load_state_arrays(site.model, read_model(need(message.content, "arrays", ArrayRecord)).arrays)
     watch.lap("download")
     server_round, mu = config.get("server-round", 0), config.get("proximal-mu", 0.0)
     if not isinstance(server_round, int) or not isinstance(mu, float):
@@ -171,8 +190,9 @@ def evaluate_round(message: Message, context: Context) -> Message:
     watch = Stopwatch()
     site, client = site_of(context.run_config, context.node_config), partition_id(context)
     _drill(site, _round_of(message), client).ask_again()
-    if "arrays" in message.content.array_records:
-        state = read_model(message.content.array_records["arrays"])
+    arrays = find(message.content, "arrays", ArrayRecord)
+    if arrays is not None:
+        state = read_model(arrays)
     else:
         state = _receive(message.content, site, context)
     watch.lap(_receiving(message.content))
@@ -201,12 +221,12 @@ def partial_round(message: Message, context: Context) -> Message:
     """Answer, as a member of the committee, with the partial decryption of a round's total."""
     watch = Stopwatch()
     site, client = site_of(context.run_config, context.node_config), partition_id(context)
-    config = message.content.config_records["config"]
+    config = need(message.content, "config", ConfigRecord)
     plan, length = RoundPlan.from_record(config), config.get("length")
     if not isinstance(length, int):
         raise InputError(f"length is {length!r}: must be a whole number; versions must agree")
     _drill(site, plan.round, client).ask_again()
-    totals = read_sealed(message.content.array_records["total"], 1)
+    totals = read_sealed(need(message.content, "total", ArrayRecord), 1)
     watch.lap("download")
     partial = site.protection.partial(totals[0], plan.secure, client, plan.tag(length))
     watch.lap("open")
@@ -244,7 +264,8 @@ def _receive(content: RecordDict, site: Site, context: Context) -> NamedArrays:
 
 def _receiving(content: RecordDict) -> str:
     """Return the phase that getting the model belongs to."""
-    return "open" if any(name.startswith("total") for name in content.array_records) else "download"
+    totals = (name for name, record in content.items() if name.startswith("total") and isinstance(record, ArrayRecord))
+    return "open" if any(totals) else "download"
 
 
 def _write_model(state: NamedArrays, context: Context) -> None:

@@ -7,15 +7,18 @@ measured once before a run and noted in its record, so that a run and its resump
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedsim.simulation.together import meet, meeting
 from fedsim.site import Site
 from fedsim.tasks.cohort import Member, Trained, train_cohort
 from fedsim.tasks.training import TrainConfig, TrainResult, client_seed, train
+from strategies.records import NamedArrays
 
 #: Of the loop's time: a cohort must save this much to be chosen, or noise would choose.
 _WORTH = 0.85
@@ -30,6 +33,9 @@ class _Training:
     member: Member
     config: TrainConfig
     round: int
+
+    #: What a handler does after its training draws nothing from the process's generators.
+    draws_afterwards: ClassVar[bool] = False
 
     @classmethod
     def serve(cls, requests: "Sequence[_Training]") -> "list[tuple[Trained, float]]":
@@ -86,6 +92,51 @@ def train_here(
     return trained.result, own_s + share_s + time.perf_counter() - start_s
 
 
+def trains_together(site: Site) -> bool:
+    """Return whether the caller, a client's handler, may call :func:`train_from`."""
+    return meeting() and not site.why_alone
+
+
+def train_from(
+    site: Site, before: NamedArrays, x: Tensor, y: Tensor, config: TrainConfig, *, seed: int, round: int
+) -> tuple[TrainResult, NamedArrays, float]:
+    """Train from a state together with those whom the caller meets.
+
+    Args:
+        site: of the process; its resident model is changed.
+        before: the state to start from, of the site's model.
+        x: the client's examples.
+        y: their labels.
+        config: the local training's settings.
+        seed: of this client in this round.
+        round: server round.
+
+    Returns:
+        The result, the state afterwards (arrays may share memory with others' of the cohort), and the seconds that are
+        this client's.
+
+    Raises:
+        StateMismatch: the state is not the model's.
+    """
+    start_s = time.perf_counter()
+    request = _Training(site, Member(x, y, seed, site.tensors_of(before)), config, round)
+    own_s = time.perf_counter() - start_s
+    trained, share_s = meet(request)
+    start_s = time.perf_counter()
+    arrays: dict[str, NDArray[np.generic]] = {
+        name: _to_numpy(trained.weights[name]) if name in trained.weights else array
+        for name, array in before.arrays.items()
+    }
+    after = NamedArrays(arrays, dict(before.dtypes))
+    return trained.result, after, own_s + share_s + time.perf_counter() - start_s
+
+
+def _to_numpy(tensor: Tensor) -> NDArray[np.generic]:
+    plain = tensor.cpu()
+    array: NDArray[np.generic] = (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
+    return array
+
+
 def choose_cohort(site: Site) -> tuple[bool, str]:
     """Return whether a run's clients train together, and why: as set, or by a trial on the first clients' data.
 
@@ -127,4 +178,4 @@ def _trial(site: Site) -> tuple[float, float]:
     return min(times[0]), min(times[1])
 
 
-__all__ = ["choose_cohort", "train_here"]
+__all__ = ["choose_cohort", "train_from", "train_here", "trains_together"]

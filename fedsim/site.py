@@ -4,6 +4,7 @@ Clients of one process share a model object; each round loads the global weights
 reaches another except through the server.
 """
 
+import operator
 import os
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from crypto import InputError
@@ -21,13 +23,13 @@ from crypto.keys import CLIENTS, SERVER
 from fedsim.config import RunConfig, from_run_config, load_config, to_run_config
 from fedsim.protections import protection_of
 from fedsim.proxy import proxy_examples, split_proxy
-from fedsim.registry import client_half, server_half
+from fedsim.registry import client_half, server_half, train_config
 from fedsim.tasks.cohort import obstacle
 from fedsim.tasks.data import Dataset, load_dataset
 from fedsim.tasks.errors import BadOption
 from fedsim.tasks.models import build_model
 from fedsim.tasks.partition import Partition, everything, partition, scheme_options
-from fedsim.tasks.training import as_inputs, flops_per_example
+from fedsim.tasks.training import TrainConfig, as_inputs, flops_per_example
 from strategies.client import ClientHalf
 from strategies.memory import training_bytes
 from strategies.plan import BufferRule
@@ -123,6 +125,25 @@ class Site:
         return state
 
     @cached_property
+    def _start(self) -> "list[tuple[list[NDArray[np.generic]], dict[str, Tensor]]]":
+        return []
+
+    def tensors_of(self, state: NamedArrays) -> Mapping[str, Tensor]:
+        """Return a state's parameters that train as tensors, not to be changed; made once for each round's state.
+
+        Raises:
+            StateMismatch: the state is not the model's.
+        """
+        arrays = list(state.arrays.values())
+        known = self._start[0] if self._start else None
+        if known is None or len(known[0]) != len(arrays) or any(map(operator.is_not, known[0], arrays)):
+            load_state_arrays(self.model, state.arrays)
+            start = {name: p.detach().clone() for name, p in self.model.named_parameters() if p.requires_grad}
+            known = arrays, start
+            self._start[:] = [known]
+        return known[1]
+
+    @cached_property
     def buffer_names(self) -> frozenset[str]:
         """Untrained state (BatchNorm's statistics)."""
         return buffer_names(self.model)
@@ -140,8 +161,7 @@ class Site:
     @cached_property
     def why_alone(self) -> str | None:
         """Why clients train one by one whatever ``engine.cohort`` says; ``None`` if they may train together."""
-        half = type(self.half)
-        if half.prepare is not ClientHalf.prepare or half.own_model is not ClientHalf.own_model:
+        if not self.shapes_alike:
             return f"{self.config.strategy.name} shapes the model for each client"
         return obstacle(self.model)
 
@@ -154,9 +174,31 @@ class Site:
     def _flops(self) -> "dict[tuple[object, ...], int]":
         return {}
 
+    @cached_property
+    def shapes_alike(self) -> bool:
+        """Whether all clients of all rounds train the resident model as it was built."""
+        half = type(self.half)
+        return half.prepare is ClientHalf.prepare and half.own_model is ClientHalf.own_model
+
+    @cached_property
+    def examines(self) -> bool:
+        """Whether clients look at their data before they train."""
+        return type(self.half).examine is not ClientHalf.examine
+
+    @cached_property
+    def _rates(self) -> "dict[tuple[int, float], TrainConfig]":
+        return {}
+
+    def train_config(self, rounds: int, proximal_mu: float) -> TrainConfig:
+        """Return the local training's settings, see :func:`fedsim.registry.train_config`; made once."""
+        key = rounds, proximal_mu
+        if key not in self._rates:
+            self._rates[key] = train_config(self.config, rounds, proximal_mu)
+        return self._rates[key]
+
     def flops_of(self, model: nn.Module) -> int:
         """The same for any model of this task; counted once for each set of shapes and of what trains."""
-        key = _work(model)
+        key = () if self.shapes_alike and model is self.model else _work(model)
         if key not in self._flops:
             self._flops[key] = flops_per_example(model, self.dataset.input_shape)
         return self._flops[key]
@@ -169,7 +211,7 @@ class Site:
         """Memory that training a model on these examples needs, as :func:`strategies.memory.training_bytes` counts."""
         training = self.config.training
         batch = min(training.batch_size, len(x))
-        key = (batch, *_work(model))
+        key = (batch, *(() if self.shapes_alike and model is self.model else _work(model)))
         if key not in self._memory:
             moments = 2 if training.optimizer == "adamw" else int(training.momentum > 0)
             self._memory[key] = training_bytes(model, x[:1], batch, moments)
@@ -271,11 +313,35 @@ def site_of(run_config: Mapping[str, Scalar], node_config: Mapping[str, Scalar] 
         InputError: the server's settings are not those that the client agreed to.
     """
     node = node_config or {}
-    keys = node.get("keys") or os.environ.get("FEDSIM_KEYS")
+    own = (node.get("keys") or os.environ.get("FEDSIM_KEYS"), node.get("settings"), str(node.get("data", "")))
+    return _RECENT.find(run_config, own) or _RECENT.keep(run_config, own, _site_for(run_config, *own))
+
+
+def _site_for(run_config: Mapping[str, Scalar], keys: Scalar | None, settings: Scalar | None, data: str) -> Site:
     items = tuple(sorted(_without_launch(run_config).items()))
-    if settings := node.get("settings"):
+    if settings:
         _check_agreed(items, str(settings))
-    return _site(items, str(keys) if keys else None, CLIENTS, str(node.get("data", "")))
+    return _site(items, str(keys) if keys else None, CLIENTS, data)
+
+
+class _Recent:
+    """The site of the last message: a process's clients mostly have the same, and to sort settings takes longer."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Mapping[str, Scalar], tuple[object, ...], Site] | None = None
+
+    def find(self, run_config: Mapping[str, Scalar], own: tuple[object, ...]) -> Site | None:
+        """Return the site if it was made from the same."""
+        last = self._last
+        return last[2] if last is not None and last[1] == own and last[0] == run_config else None
+
+    def keep(self, run_config: Mapping[str, Scalar], own: tuple[object, ...], site: Site) -> Site:
+        """Note a site and return it."""
+        self._last = dict(run_config), own, site
+        return site
+
+
+_RECENT = _Recent()
 
 
 def _without_launch(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:

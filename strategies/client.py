@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -22,7 +22,18 @@ from strategies.outcome import mean_arrays
 from strategies.piece_fold import SEALED
 from strategies.plan import BufferRule, RoundPlan
 from strategies.protection import Protection
-from strategies.records import NamedArrays, array_record, read_model, read_sealed, sealed_record
+from strategies.records import (
+    NamedArrays,
+    array_record,
+    find,
+    metric_record,
+    need,
+    read_model,
+    read_sealed,
+    read_shared_model,
+    record_dict,
+    sealed_record,
+)
 from strategies.state import load_state_arrays
 
 Handler = Callable[[Message, Context], Message]
@@ -160,15 +171,16 @@ def open_model(
     Raises:
         WireError: neither a model nor a total, or one that does not match its plan.
     """
-    if "model" in content.array_records:
-        return read_model(content.array_records["model"])
-    if "total" not in content.array_records or known is None:
+    if (model := find(content, "model", ArrayRecord)) is not None:
+        return read_shared_model(model)
+    total = find(content, "total", ArrayRecord)
+    if total is None or known is None:
         raise LayoutMismatch("the message holds neither a model nor a sealed total: server and client must agree")
-    notes = content.config_records["total-plan"]
+    notes = need(content, "total-plan", ConfigRecord)
     plan = RoundPlan.from_record(notes)
     layout = known.layout.only(plan.names)
     _check_layout(layout, plan)
-    totals = read_sealed(content.array_records["total"], protection.secure_sum(plan.secure).aggregators)
+    totals = read_sealed(total, protection.secure_sum(plan.secure).aggregators)
     vector = protection.opener(plan.secure).open(totals, plan.tag(layout.length))
     weight = notes["weight"]
     if not isinstance(weight, float) or not weight > 0:
@@ -197,10 +209,14 @@ class Sealed:
     notes: Mapping[str, ConfigRecord] = field(default_factory=dict)
     pieces: Mapping[str, list[bytes]] = field(default_factory=dict)
 
-    def content(self) -> RecordDict:
-        """Return a reply's content: the sealed parts and the notes."""
+    def records(self) -> dict[str, ArrayRecord | MetricRecord | ConfigRecord]:
+        """Return a reply's records: the sealed parts and the notes."""
         parts = {SEALED + piece: sealed_record(each) for piece, each in self.pieces.items()}
-        return RecordDict({**(parts or {"sealed": sealed_record(self.parts)}), **self.notes})
+        return {**(parts or {"sealed": sealed_record(self.parts)}), **self.notes}
+
+    def content(self) -> RecordDict:
+        """Return the same as a reply's content."""
+        return record_dict(self.records())
 
 
 def seal_update(
@@ -313,7 +329,7 @@ def seal_mod(
             memory=context.state,
         )
         records.pop("arrays")
-        records.update(sealed.content())
+        records.update(sealed.records())
 
     return mod
 
@@ -345,7 +361,7 @@ class Stopwatch:
     def record(self, costs: Mapping[str, float] | None = None) -> MetricRecord:
         """Return ``<phase>_s`` for each phase, the whole up to the last lap as ``round_s``, and other named costs."""
         values = {f"{phase}_s": seconds for phase, seconds in self.seconds.items()}
-        return MetricRecord({**values, "round_s": self._at - self._started, **(costs or {})})
+        return metric_record({**values, "round_s": self._at - self._started, **(costs or {})})
 
 
 __all__ = ["ClientHalf", "Stopwatch", "difference", "open_model", "seal_mod", "seal_pieces", "seal_update"]

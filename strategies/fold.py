@@ -3,16 +3,16 @@
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from crypto import CryptoError, WireError
 from crypto.base import Adder, Plan, Tag
 from strategies.clipping import NormLimit
 from strategies.protection import Protection
-from strategies.records import read_sealed, sealed_record, wire_bytes
+from strategies.records import config_record, find, need, put, read_sealed, sealed_record, wire_bytes
 from strategies.rounds import Reducer
 
 #: Error codes of replies that the server, or a worker for it, refuses.
@@ -186,11 +186,12 @@ class ChunkSum:
 
 def merge_partial(reply: Message, totals: Totals, aggregators: int) -> None:
     """Merge the chunk's totals, if this reply carries them, and note the time in it."""
-    if reply.has_error() or "partial" not in reply.content.array_records:
+    partial = None if reply.has_error() else find(reply.content, "partial", ArrayRecord)
+    if partial is None:
         return
     started = time.perf_counter()
-    totals.merge(read_sealed(reply.content.array_records["partial"], aggregators))
-    folded = reply.content.config_records["folded"]
+    totals.merge(read_sealed(partial, aggregators))
+    folded = need(reply.content, "folded", ConfigRecord)
     folded["add_s"] = float(_number(folded, "add_s", float)) + time.perf_counter() - started
 
 
@@ -222,7 +223,7 @@ def add_reply(
         notes["rejected"] = str(error)
     content.pop("sealed", None)
     notes["add_s"] = time.perf_counter() - started
-    content["folded"] = ConfigRecord(notes)  # type: ignore[arg-type]
+    put(content, "folded", config_record(notes))
     return taken
 
 
@@ -233,14 +234,15 @@ def sealed_parts(content: RecordDict, aggregators: int) -> list[bytes]:
         WireError: there are none, or the reply states no examples.
     """
     check_examples(content)
-    if "sealed" not in content.array_records:
+    sealed = find(content, "sealed", ArrayRecord)
+    if sealed is None:
         raise WireError("the reply holds no sealed update: client and server must run the same strategy")
-    return read_sealed(content.array_records["sealed"], aggregators)
+    return read_sealed(sealed, aggregators)
 
 
 def reply_bytes(content: RecordDict) -> int:
     """Return what Flower moved for a client's reply, also after its parts were folded."""
-    folded = content.config_records.get("folded")
+    folded = find(content, "folded", ConfigRecord)
     return wire_bytes(content) if folded is None else _number(folded, "upload_bytes")
 
 
@@ -250,7 +252,8 @@ def check_examples(content: RecordDict) -> int:
     Raises:
         WireError: missing, not a finite number, zero or negative.
     """
-    value = content.metric_records.get("metrics", MetricRecord()).get("num-examples")
+    metrics = find(content, "metrics", MetricRecord)
+    value = None if metrics is None else metrics.get("num-examples")
     if not isinstance(value, int | float) or not 0 < value < 2**53:
         raise WireError(f"num-examples is {value!r}: must be a positive number; a client without samples cannot count")
     return int(value)
@@ -261,9 +264,9 @@ def delivered(reply: Message, node_id: int) -> Delivered:
     if reply.has_error():
         return Delivered(node_id, error=reply.error.reason or "no reason given", error_code=reply.error.code)
     content = reply.content
-    folded = content.config_records.get("folded", ConfigRecord())
+    folded = dict(find(content, "folded", ConfigRecord) or {})
     rejected, pieces = str(folded.get("rejected", "")), folded.get("pieces", [])
-    metrics = {k: float(v) for k, v in _scalars(content, "metrics").items()}
+    metrics = _scalars(content, "metrics")
     return Delivered(
         node_id,
         num_examples=_whole(metrics.pop("num-examples", 0.0)),
@@ -284,10 +287,10 @@ def _whole(value: float) -> int:
 
 
 def _scalars(content: RecordDict, name: str) -> dict[str, float]:
-    record = content.metric_records.get(name, MetricRecord())
+    record: Mapping[str, object] = find(content, name, MetricRecord) or {}
     return {k: float(v) for k, v in record.items() if isinstance(v, int | float)}
 
 
-def _number(record: ConfigRecord, key: str, kind: type = int) -> int:
+def _number(record: Mapping[str, object], key: str, kind: type = int) -> int:
     value = record.get(key, 0)
     return kind(value) if isinstance(value, int | float) else 0

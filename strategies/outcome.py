@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 import numpy as np
-from flwr.app import RecordDict
+from flwr.app import ArrayRecord, RecordDict
 from numpy.typing import NDArray
 
 from crypto import Layout
@@ -11,6 +11,7 @@ from strategies.errors import EmptyRound, TooFewReplies
 from strategies.fold import Delivered, HelperCosts
 from strategies.nodes import Node
 from strategies.plan import BufferRule
+from strategies.wire_size import buffer_of
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,4 +123,4 @@ def means(items: list[Delivered], prefix: str) -> dict[str, float]:
 
 
 def logical_bytes(content: RecordDict) -> int:
-    return sum(len(a.data) for r in content.array_records.values() for a in r.values())
+    return sum(len(buffer_of(a)) for r in content.values() if isinstance(r, ArrayRecord) for a in r.values())

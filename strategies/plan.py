@@ -5,8 +5,9 @@ compared before anything is trained or summed.
 """
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, TypeVar
 
 from flwr.app import ConfigRecord
@@ -19,6 +20,7 @@ Weighting = Literal["examples", "uniform"]
 Buffers = Literal["average", "local", "first"]
 _T = TypeVar("_T")
 _L = TypeVar("_L", bound=str)
+_SCALARS = (bool, int, float, str, bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,13 @@ class RoundPlan:
             WireError: a field is missing or of the wrong type; names it.
         """
 
+        try:
+            return _parsed(tuple([(key, type(value), value) for key, value in record.items()]))
+        except TypeError:  # a list, which no plan of ours has: not hashable
+            return cls._parse(dict(record))
+
+    @classmethod
+    def _parse(cls, record: Mapping[str, object]) -> "RoundPlan":
         def read(key: str, kind: type[_T]) -> _T:
             value = record.get(key)
             if not isinstance(value, kind):
@@ -127,8 +136,14 @@ class RoundPlan:
             buffers=_one_of(read("buffers", str), ("average", "local", "first")),
             first_partition=read("first-partition", int),
             secure=_secure(read("plan-length", int), read("plan-clients", int), read("plan-bound", float)),
-            extras={k[2:]: v for k, v in record.items() if k.startswith("x.") and not isinstance(v, list)},
+            extras={k[2:]: v for k, v in record.items() if k.startswith("x.") and isinstance(v, _SCALARS)},
         )
+
+
+@lru_cache(maxsize=16)
+def _parsed(items: tuple[tuple[str, type, object], ...]) -> RoundPlan:
+    """Read a plan, which all clients of a round share."""
+    return RoundPlan._parse({key: value for key, _, value in items})
 
 
 def _secure(length: int, clients: int, bound: float) -> Plan:

@@ -5,10 +5,10 @@ a request per `Array`; a sealed vector travels as one blob per aggregator.
 """
 
 import json
-import math
 import tokenize
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 import safetensors
@@ -18,14 +18,85 @@ from safetensors.numpy import load, save
 
 from crypto import InputError, Layout, WireError
 from crypto.packing import DTYPES
+from strategies.wire_size import buffer_of, wire_bytes
+
+__all__ = [
+    "MODEL_STYPE",
+    "NamedArrays",
+    "SEALED_STYPE",
+    "array_record",
+    "blob",
+    "config_record",
+    "find",
+    "metric_record",
+    "model_bytes",
+    "model_from_bytes",
+    "model_record",
+    "need",
+    "put",
+    "read_model",
+    "read_sealed",
+    "read_shared_model",
+    "record_dict",
+    "sealed_record",
+    "wire_bytes",
+]
 
 #: Serialisation types of our blobs; Flower's own decoder refuses them rather than misread them.
 MODEL_STYPE = "fedsim/safetensors"
 SEALED_STYPE = "fedsim/sealed"
-_CHUNK_BYTES = 5 * 1024 * 1024
-_ID_CHARS = 64
 # What numpy's reader raises, depending on which part of a header was damaged.
 _NOT_NUMPY = (TypeError, ValueError, EOFError, OverflowError, MemoryError, SyntaxError, tokenize.TokenError)
+
+
+_Record = TypeVar("_Record", bound=ArrayRecord | MetricRecord | ConfigRecord)
+
+
+def find(content: RecordDict, name: str, kind: type[_Record]) -> _Record | None:
+    """Return a content's record if it is there and of this kind.
+
+    ``content.array_records`` and its like make a new dictionary of all records at each use.
+    """
+    record = content.get(name)
+    return record if isinstance(record, kind) else None
+
+
+def need(content: RecordDict, name: str, kind: type[_Record]) -> _Record:
+    """Return a content's record of this kind.
+
+    Raises:
+        KeyError: there is none.
+    """
+    record = find(content, name, kind)
+    if record is None:
+        raise KeyError(name)
+    return record
+
+
+def metric_record(values: dict[str, int | float]) -> MetricRecord:
+    """Return a record of numbers that are known to be plain ones; Flower's constructor asks of each what it is."""
+    record = MetricRecord()
+    record.__dict__["_data"] = values
+    return record
+
+
+def config_record(values: dict[str, int | float | str]) -> ConfigRecord:
+    """Return a record of values that are known to be plain ones."""
+    record = ConfigRecord()
+    record.__dict__["_data"] = values
+    return record
+
+
+def record_dict(records: dict[str, ArrayRecord | MetricRecord | ConfigRecord]) -> RecordDict:
+    """Return a content of records that are known to be such."""
+    content = RecordDict()
+    content.__dict__["_data"] = records
+    return content
+
+
+def put(content: RecordDict, name: str, record: ArrayRecord | MetricRecord | ConfigRecord) -> None:
+    """Put a record into a content."""
+    content.__dict__["_data"][name] = record
 
 
 @dataclass(frozen=True)
@@ -94,7 +165,9 @@ def _metadata(data: bytes) -> dict[str, str]:
 
 def blob(data: bytes, stype: str) -> Array:
     """Wrap bytes as one opaque Flower array."""
-    return Array(dtype="uint8", shape=(len(data),), stype=stype, data=data)
+    array = Array.__new__(Array)
+    array.__dict__.update(dtype="uint8", shape=(len(data),), stype=stype, data=data)
+    return array
 
 
 def model_record(state: NamedArrays) -> ArrayRecord:
@@ -116,6 +189,43 @@ def read_model(record: ArrayRecord) -> NamedArrays:
         raise WireError(f"a model record must hold numpy arrays: {error}") from error
 
 
+class _Blob:
+    """Bytes by identity: equal only to themselves, and alive as long as they are a key."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self.data = data
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Blob) and self.data is other.data
+
+    def __hash__(self) -> int:
+        return id(self.data)
+
+
+def read_shared_model(record: ArrayRecord) -> NamedArrays:
+    """Read a state as :func:`read_model` does, once for all clients of this process that got the same bytes.
+
+    Arrays are read-only: others have them too.
+
+    Raises:
+        WireError: see :func:`read_model`.
+    """
+    if set(record) == {"model"} and record["model"].stype == MODEL_STYPE:
+        state = _shared(_Blob(buffer_of(record["model"])))
+        return NamedArrays(dict(state.arrays), dict(state.dtypes))
+    return read_model(record)
+
+
+@lru_cache(maxsize=1)
+def _shared(blob: _Blob) -> NamedArrays:
+    state = model_from_bytes(bytes(blob.data))
+    for array in state.arrays.values():
+        array.flags.writeable = False
+    return state
+
+
 def array_record(state: NamedArrays) -> ArrayRecord:
     """Return an ordinary Flower record, a numpy array per name; bfloat16 arrays become float32."""
     return ArrayRecord({name: Array(np.ascontiguousarray(a).reshape(a.shape)) for name, a in state.arrays.items()})
@@ -123,7 +233,9 @@ def array_record(state: NamedArrays) -> ArrayRecord:
 
 def sealed_record(parts: list[bytes]) -> ArrayRecord:
     """Return sealed parts as a record, one blob per aggregator."""
-    return ArrayRecord({str(i): blob(part, SEALED_STYPE) for i, part in enumerate(parts)})
+    record = ArrayRecord()
+    record.__dict__["_data"] = {str(i): blob(part, SEALED_STYPE) for i, part in enumerate(parts)}
+    return record
 
 
 def read_sealed(record: ArrayRecord, aggregators: int) -> list[bytes]:
@@ -138,62 +250,3 @@ def read_sealed(record: ArrayRecord, aggregators: int) -> list[bytes]:
         if array.stype != SEALED_STYPE:
             raise WireError(f"part {name} has type '{array.stype}': expected '{SEALED_STYPE}'")
     return [record[str(i)].data for i in range(aggregators)]
-
-
-def wire_bytes(content: RecordDict) -> int:
-    """Return the bytes that Flower moves for a message's content: every object of the tree, headers included.
-
-    The same total as the sum over Flower's serialised objects, found from lengths alone. Objects with identical bytes,
-    which Flower sends once, are counted each time they occur.
-    """
-    references = {name: "0" * _ID_CHARS for name in content}
-    total = _object_bytes("RecordDict", len(content), len(json.dumps(references)))
-    for record in content.values():
-        total += _record_bytes(record)
-    return total
-
-
-def _record_bytes(record: ArrayRecord | MetricRecord | ConfigRecord) -> int:
-    if not isinstance(record, ArrayRecord):
-        return len(record.deflate())
-    references = {name: "0" * _ID_CHARS for name in record}
-    return _object_bytes("ArrayRecord", len(record), len(json.dumps(references))) + sum(
-        map(_array_bytes, record.values())
-    )
-
-
-def _array_bytes(array: Array) -> int:
-    size = len(array.data)
-    chunks = math.ceil(size / _CHUNK_BYTES)
-    metadata: Mapping[str, object] = {
-        "dtype": array.dtype,
-        "shape": array.shape,
-        "stype": array.stype,
-        "arraychunk_ids": list(range(chunks)),
-    }
-    total = _object_bytes("Array", chunks, len(json.dumps(metadata)))
-    for start in range(0, size, _CHUNK_BYTES):
-        total += _object_bytes("ArrayChunk", 0, min(_CHUNK_BYTES, size - start))
-    return total
-
-
-def _object_bytes(kind: str, children: int, body: int) -> int:
-    ids = children * _ID_CHARS + max(0, children - 1)
-    # Flower's head: type, divider, child ids, divider, body length; then one byte before the body.
-    return len(kind) + 1 + ids + 1 + len(str(body)) + 1 + body
-
-
-__all__ = [
-    "MODEL_STYPE",
-    "SEALED_STYPE",
-    "NamedArrays",
-    "array_record",
-    "blob",
-    "model_bytes",
-    "model_from_bytes",
-    "model_record",
-    "read_model",
-    "read_sealed",
-    "sealed_record",
-    "wire_bytes",
-]

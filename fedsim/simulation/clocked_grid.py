@@ -8,7 +8,7 @@ from flwr.serverapp import Grid
 from fedsim.simulation.clock import Turn, VirtualClock, Work
 from fedsim.simulation.wrapped import WrappedGrid
 from strategies.fold import reply_bytes
-from strategies.records import wire_bytes
+from strategies.records import find, wire_bytes
 from strategies.rounds import LATE, Reducer, stream
 
 __all__ = ["GONE", "ClockedGrid"]
@@ -98,7 +98,7 @@ class ClockedGrid(WrappedGrid):
             content = contents[node]
             if id(content) not in sizes:
                 sizes[id(content)] = wire_bytes(content)
-            phases = reply.content.metric_records.get("phases", MetricRecord())
+            phases = find(reply.content, "phases", MetricRecord) or MetricRecord()
             work = Work(
                 download_bytes=sizes[id(content)],
                 upload_bytes=reply_bytes(reply.content),
@@ -123,8 +123,9 @@ class ClockedGrid(WrappedGrid):
     def _learn(self, replies: Sequence[Message]) -> None:
         """Note which client a node is, where it says so."""
         for reply in replies:
-            if not reply.has_error() and "hello" in reply.content.metric_records:
-                number = reply.content.metric_records["hello"].get("partition-id")
+            hello = None if reply.has_error() else find(reply.content, "hello", MetricRecord)
+            if hello is not None:
+                number = hello.get("partition-id")
                 if isinstance(number, int):
                     self._partitions[reply.metadata.src_node_id] = number
 

@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 
 from fedsim.simulation.grid import FaultCode, Reducer, SimulationGrid
 from fedsim.simulation.together import run_batch
-from fedsim.simulation.transit import copy_content
+from fedsim.simulation.transit import copy_content, make_message
 from fedsim.simulation.worker import ClientRunner, guest, load_client_app
 
 
@@ -111,4 +111,4 @@ class InlineGrid(SimulationGrid):
 
 def own_copy(message: Message) -> Message:
     """Return the message with records of its own over the same array data."""
-    return Message(content=copy_content(message.content), metadata=message.metadata)  # type: ignore[call-overload,no-any-return]
+    return make_message(message.metadata.__dict__, copy_content(message.content), None)

@@ -8,7 +8,7 @@ handler goes on with its own answer. One handler runs at a time, always in the s
 import random
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from flwr.app import Message
@@ -19,7 +19,14 @@ T = TypeVar("T")
 
 
 class Request(Protocol):
-    """What a handler wants done together with others' requests of the same type."""
+    """What a handler wants done together with others' requests of the same type.
+
+    Attributes:
+        draws_afterwards: whether the handler may draw from the process's generators once it has its answer; if not,
+            they are not its own any more, which saves what it costs to put them back.
+    """
+
+    draws_afterwards: ClassVar[bool] = True
 
     @classmethod
     def serve(cls, requests: Sequence[Any]) -> list[Any]:
@@ -51,7 +58,7 @@ def meet(request: Request) -> Any:
     if not isinstance(own, _Client) or own.parent is None:
         raise RuntimeError("meet() outside of together(): nobody to meet; ask meeting() first")
     own.request = request
-    before = _globals()
+    before = _globals(request.draws_afterwards)
     answer, error = own.parent.switch()
     _restore(before)
     if error is not None:
@@ -109,21 +116,25 @@ def _serve(clients: list[_Client], answers: list[tuple[Any, BaseException | None
             answers[places[n]] = outcome
 
 
-def _globals() -> tuple[Any, ...]:
-    """Return the state of what a client takes for its own: generators and identity."""
-    torch: Any = sys.modules.get("torch")
+def _globals(generators: bool) -> tuple[Any, ...]:
+    """Return the state of what a client takes for its own: identity and, if wanted, generators."""
     identity = TaskIdentity._run_id, TaskIdentity._node_id, TaskIdentity._task_id
+    if not generators:
+        return (identity,)
+    torch: Any = sys.modules.get("torch")
     state = torch.default_generator.get_state() if torch else None
-    return random.getstate(), np.random.get_state(), state, identity  # noqa: NPY002
+    return identity, random.getstate(), np.random.get_state(), state  # noqa: NPY002
 
 
 def _restore(before: tuple[Any, ...]) -> None:
+    TaskIdentity._run_id, TaskIdentity._node_id, TaskIdentity._task_id = before[0]
+    if len(before) == 1:
+        return
     torch: Any = sys.modules.get("torch")
-    random.setstate(before[0])
-    np.random.set_state(before[1])  # noqa: NPY002
-    if before[2] is not None:
-        torch.default_generator.set_state(before[2])
-    TaskIdentity._run_id, TaskIdentity._node_id, TaskIdentity._task_id = before[3]
+    random.setstate(before[1])
+    np.random.set_state(before[2])  # noqa: NPY002
+    if before[3] is not None:
+        torch.default_generator.set_state(before[3])
 
 
 __all__ = ["Request", "meet", "meeting", "run_batch", "together"]

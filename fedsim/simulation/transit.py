@@ -38,6 +38,11 @@ class SharedArray(Array):
         self.__dict__.update(dtype=dtype, shape=shape, stype=stype, _buffer=buffer)
 
     @property
+    def buffer(self) -> bytes | memoryview:
+        """The serialised array where it lies."""
+        return cast("bytes | memoryview", self.__dict__["_buffer"])
+
+    @property
     def data(self) -> bytes:
         """The serialised array, as in ``flwr.app.Array``."""
         buffer = self.__dict__["_buffer"]

@@ -4,25 +4,28 @@ The mathematics is that of :func:`fedsim.tasks.training.train` for each client, 
 examples; only the kernels differ, so that results agree up to rounding (in float64 to about 1e-15 a step). What is
 saved is the cost of a call (Python, autograd, dispatch), which rules where layers are small; large layers gain nothing.
 
-The forward pass is vectorised over the clients by ``torch.func``; the backward pass is ordinary autograd on the sum of
+The forward pass is that of :mod:`fedsim.tasks.stacked`; the backward pass is ordinary autograd on the sum of
 the clients' losses, whose gradient in each client's weights is that of the client's own loss.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from fedsim.tasks.stacked import stacked_forward
 from fedsim.tasks.training import TrainConfig, TrainResult, learning_rate, make_optimizer
 
 __all__ = ["Member", "Trained", "obstacle", "train_cohort"]
 
+#: Examples up to this size are put into the order of their steps at once.
+_AT_ONCE = 128 * 2**20
 #: Layers that draw numbers of their own in training, beside dropout.
 _RANDOM = (nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 
@@ -91,36 +94,81 @@ def train_cohort(
     Returns:
         The members' results, in their order.
     """
-    orders = [_batches(member, config) for member in members]
+    counts = [_counts(member, config) for member in members]
     # Longest first: those that still train are then always a prefix of the stack.
-    ranking = sorted(range(len(members)), key=lambda i: -len(orders[i]))
+    ranking = sorted(range(len(members)), key=lambda i: -len(counts[i]))
+    deck = _Deck([members[i] for i in ranking], [counts[i] for i in ranking], config)
     stack = _Stack(model, [members[i] for i in ranking], config, learning_rate(config, round))
-    plans = [orders[i] for i in ranking]
-    losses: list[Tensor] = []
-    for step in range(len(plans[0])):
-        active = sum(len(plan) > step for plan in plans)
-        losses.append(stack.step([plan[step] for plan in plans[:active]]))
+    losses = torch.zeros(len(deck.widths), len(members), dtype=torch.float64)
+    for step in range(len(deck.widths)):
+        found = stack.step(*deck.batch(step))
+        losses[step, : len(found)] = found
     results: dict[int, Trained] = {}
-    for place, i in enumerate(ranking):
-        rows = [len(batch) for batch in orders[i]]
-        seen = sum(rows)
-        total = sum(float(losses[s][place]) * n for s, n in enumerate(rows))
+    for place, (i, column) in enumerate(zip(ranking, losses.T.tolist(), strict=True)):
+        seen = sum(counts[i])
+        total = sum(loss * n for loss, n in zip(column, counts[i], strict=False))
         flops = None if flops_per_example is None else flops_per_example * seen
-        result = TrainResult(len(members[i].y), total / seen if seen else math.nan, len(rows), flops)
+        result = TrainResult(len(members[i].y), total / seen if seen else math.nan, len(counts[i]), flops)
         results[i] = Trained(stack.weights(place), result)
     return [results[i] for i in range(len(members))]
 
 
-def _batches(member: Member, config: TrainConfig) -> list[Tensor]:
-    """Return the rows of each step, as :func:`fedsim.tasks.training.train` draws them."""
+def _counts(member: Member, config: TrainConfig) -> list[int]:
+    """Return the number of examples of each step."""
+    whole, rest = divmod(len(member.y), config.batch_size)
+    epoch = [config.batch_size] * whole + ([rest] if rest else [])
+    return (epoch * config.epochs)[: config.max_steps or None]
+
+
+def _order(member: Member, config: TrainConfig) -> Tensor:
+    """Return the rows in the order in which :func:`fedsim.tasks.training.train` goes through them."""
     generator = torch.Generator().manual_seed(member.seed)
-    batches: list[Tensor] = []
-    for _ in range(config.epochs):
-        order = torch.randperm(len(member.y), generator=generator)
-        batches += torch.split(order, config.batch_size)
-        if config.max_steps and len(batches) >= config.max_steps:
-            return batches[: config.max_steps]
-    return batches
+    orders = [torch.randperm(len(member.y), generator=generator) for _ in range(config.epochs)]
+    return orders[0] if len(orders) == 1 else torch.cat(orders)
+
+
+class _Deck:
+    """The members' examples as they are dealt out, step by step, clients along the first axis.
+
+    Where counts differ, rows are filled up with the client's own first row of the step, whose share of its loss is 0.
+    """
+
+    def __init__(self, members: Sequence[Member], counts: Sequence[list[int]], config: TrainConfig) -> None:
+        self._counts = counts
+        self.widths = [max(c[step] for c in counts if len(c) > step) for step in range(len(counts[0]))]
+        self._ends = list(accumulate(self.widths))
+        self._members = members
+        self._rows = [self._place(_order(m, config), c).to(m.x.device) for m, c in zip(members, counts, strict=True)]
+        # Few examples are put into order at once, many step by step.
+        self._x = self._y = None
+        if (
+            sum(rows.numel() * member.x[:1].nbytes for rows, member in zip(self._rows, members, strict=True))
+            <= _AT_ONCE
+        ):
+            padded = [functional.pad(rows, (0, self._ends[-1] - len(rows))) for rows in self._rows]
+            self._x = torch.stack([m.x[rows] for m, rows in zip(members, padded, strict=True)])
+            self._y = torch.stack([m.y[rows] for m, rows in zip(members, padded, strict=True)])
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return examples, labels, and each example's share of its client's mean, ``None`` where all are equal."""
+        counts = [c[step] for c in self._counts if len(c) > step]
+        end, width, active = self._ends[step], self.widths[step], len(counts)
+        if self._x is not None and self._y is not None:
+            x, y = self._x[:active, end - width : end], self._y[:active, end - width : end]
+        else:
+            chosen = [(m, rows[end - width : end]) for m, rows in zip(self._members[:active], self._rows, strict=False)]
+            x, y = torch.stack([m.x[rows] for m, rows in chosen]), torch.stack([m.y[rows] for m, rows in chosen])
+        if all(count == width for count in counts):
+            return x, y, None
+        sizes = torch.tensor(counts)
+        share = (torch.arange(width) < sizes[:, None]) / sizes[:, None].to(self._members[0].x.dtype)
+        return x, y, share.to(x.device)
+
+    def _place(self, order: Tensor, counts: list[int]) -> Tensor:
+        if counts == self.widths[: len(counts)]:
+            return order[: sum(counts)]
+        steps = torch.split(order[: sum(counts)], counts)
+        return torch.cat([torch.cat([s, s[:1].expand(w - len(s))]) for s, w in zip(steps, self.widths, strict=False)])
 
 
 class _Stack:
@@ -130,9 +178,14 @@ class _Stack:
         self._model, self._config, self._lr = model, config, lr
         trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self._fixed = {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
-        self._whole = {name: torch.stack([m.start[name] for m in members]) for name, _ in trained}
+        starts = [m.start for m in members]
+        if all(start is starts[0] for start in starts):
+            count = len(starts)
+            self._whole = {n: starts[0][n].repeat(count, *[1] * starts[0][n].dim()) for n, _ in trained}
+        else:
+            self._whole = {name: torch.stack([start[name] for start in starts]) for name, _ in trained}
         self._anchor = {name: w.clone() for name, w in self._whole.items()} if config.proximal_mu else None
-        self._members = members
+        self._forward = stacked_forward(model)
         self._active = len(members)
         self._current = self._prefix()
         self._optimizer = make_optimizer(list(self._current.values()), config, lr)
@@ -141,22 +194,42 @@ class _Stack:
         """Return one client's weights."""
         return {name: whole[place] for name, whole in self._whole.items()}
 
-    def step(self, rows: Sequence[Tensor]) -> Tensor:
-        """Make a step of the first ``len(rows)`` clients and return their losses before it, shape ``(clients,)``."""
-        self._shrink(len(rows))
-        x, y, share = self._gather(rows)
+    def step(self, x: Tensor, y: Tensor, share: Tensor | None) -> Tensor:
+        """Make a step of the first clients, as many as there are examples of.
 
-        def loss_of(weights: dict[str, Tensor], some: Tensor, answers: Tensor) -> Tensor:
-            logits = functional_call(self._model, {**weights, **self._fixed}, (some,))
-            return functional.cross_entropy(logits, answers, reduction="none")
+        Args:
+            x: examples, shape ``(clients, batch, ...)``.
+            y: labels, shape ``(clients, batch)``.
+            share: of each example in its client's mean loss, ``None`` for equal ones.
 
-        self._optimizer.zero_grad(set_to_none=True)
-        each = vmap(loss_of)(dict(self._current), x, y)
-        losses = each.mean(1) if share is None else (each * share).sum(1)
-        losses.sum().backward()  # type: ignore[no-untyped-call]
+        Returns:
+            The clients' losses before the step, shape ``(clients,)``.
+        """
+        self._shrink(len(x))
+        logits = self._forward({**self._current, **self._still(len(x))}, x)
+        each = functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
+        losses: Tensor = each.mean(1) if share is None else (each * share).sum(1)
+        gradients = torch.autograd.grad(losses.sum(), list(self._current.values()), allow_unused=True)
+        self._move(gradients)
+        return losses.detach()
+
+    def _still(self, active: int) -> dict[str, Tensor]:
+        return {name: p.expand(active, *p.shape) for name, p in self._fixed.items()}
+
+    def _move(self, gradients: Sequence[Tensor | None]) -> None:
+        config = self._config
+        if config.optimizer == "sgd" and not (config.momentum or config.weight_decay or config.proximal_mu):
+            with torch.no_grad():
+                if config.clip_norm:
+                    gradients = _clipped(gradients, config.clip_norm)
+                for parameter, gradient in zip(self._current.values(), gradients, strict=True):
+                    if gradient is not None:
+                        parameter.add_(gradient, alpha=-self._lr)
+            return
+        for parameter, gradient in zip(self._current.values(), gradients, strict=True):
+            parameter.grad = None if gradient is None else gradient.clone()
         self._shape_gradients()
         self._optimizer.step()
-        return losses.detach()
 
     def _prefix(self) -> dict[str, nn.Parameter]:
         return {name: nn.Parameter(whole[: self._active]) for name, whole in self._whole.items()}
@@ -176,20 +249,6 @@ class _Stack:
                 for key, value in state.items()
             }
 
-    def _gather(self, rows: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return examples and labels, filled up where counts differ, and each example's share of its client's mean."""
-        most = max(map(len, rows))
-        pairs = list(zip(self._members, rows, strict=False))
-        if all(len(r) == most for r in rows):
-            return torch.stack([m.x[r] for m, r in pairs]), torch.stack([m.y[r] for m, r in pairs]), None
-        # Filled up with the client's own first row, whose share is 0.
-        filled = [torch.cat([r, r[:1].expand(most - len(r))]) for r in rows]
-        counts = torch.tensor([len(r) for r in rows])
-        share = (torch.arange(most) < counts[:, None]) / counts[:, None].to(self._members[0].x.dtype)
-        x = torch.stack([m.x[r] for (m, _), r in zip(pairs, filled, strict=True)])
-        y = torch.stack([m.y[r] for (m, _), r in zip(pairs, filled, strict=True)])
-        return x, y, share.to(x.device)
-
     def _shape_gradients(self) -> None:
         """Add the proximal term's gradient, then clip each client's gradient by its own norm, as torch's clip does."""
         config = self._config
@@ -200,14 +259,13 @@ class _Stack:
                         centre = self._anchor[name][: self._active]
                         parameter.grad.add_(parameter - centre, alpha=config.proximal_mu)
             if config.clip_norm:
-                _clip(list(self._gradients()), config.clip_norm)
+                clipped = _clipped([p.grad for p in self._current.values()], config.clip_norm)
+                for parameter, gradient in zip(self._current.values(), clipped, strict=True):
+                    parameter.grad = gradient
 
-    def _gradients(self) -> Iterator[Tensor]:
-        return (p.grad for p in self._current.values() if p.grad is not None)
 
-
-def _clip(gradients: Sequence[Tensor], most: float) -> None:
-    norms = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients])
+def _clipped(gradients: Sequence[Tensor | None], most: float) -> list[Tensor | None]:
+    there = [g for g in gradients if g is not None]
+    norms = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in there])
     factors = (most / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)
-    for gradient in gradients:
-        gradient.mul_(factors.view(-1, *[1] * (gradient.dim() - 1)))
+    return [None if g is None else g * factors.view(-1, *[1] * (g.dim() - 1)) for g in gradients]

@@ -6,10 +6,11 @@ What a client computes depends on its seed, the model and the data alone: :func:
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from functools import partial
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim.sgd import sgd
 
 from fedsim.tasks.errors import BadOption, EmptyClient
 
@@ -38,6 +40,8 @@ ScheduleName = Literal["constant", "cosine", "step", "inverse-sqrt"]
 
 #: Separates this hash from every other use of the same numbers.
 _SEED_DOMAIN = b"fedsim-client-seed-v1"
+#: Examples up to this size are reordered by one copy an epoch.
+_GATHER_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,19 +222,17 @@ def train(
     device = next(model.parameters()).device
     inputs, labels = _tensors(x, y, device)
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = make_optimizer(parameters, config, learning_rate(config, round))
+    step = _stepper(parameters, config, learning_rate(config, round))
     anchor = _anchor(model, global_weights) if config.proximal_mu else None
-    with _mode(model, training=True), _forked(seed, device):
-        batches = _batches(len(labels), config, device, _freeze_statistics(model, len(labels)))
+    with _mode(model, training=True) as modules, _forked(seed, device):
         losses, seen = [], 0
-        for rows in batches:
-            optimizer.zero_grad(set_to_none=True)
-            loss = functional.cross_entropy(model(inputs[rows]), labels[rows])
-            loss.backward()  # type: ignore[no-untyped-call]
-            _shape_gradients(parameters, anchor, config)
-            optimizer.step()
-            losses.append(loss.detach() * len(rows))
-            seen += len(rows)
+        for some, answers in _batches(inputs, labels, config, _freeze_statistics(modules, len(labels))):
+            loss = functional.cross_entropy(model(some), answers)
+            # Not backward(): gradients that nobody else reads need no place in the parameters.
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+            step(_shaped(parameters, gradients, anchor, config))
+            losses.append(loss.detach() * answers.shape[0])
+            seen += answers.shape[0]
     mean = float(torch.stack(losses).sum(dtype=torch.float64)) / seen if seen else math.nan
     flops = None if flops_per_example is None else flops_per_example * seen
     return TrainResult(len(labels), mean, len(losses), flops)
@@ -318,27 +320,81 @@ def make_optimizer(parameters: list[nn.Parameter], config: TrainConfig, lr: floa
     )
 
 
-def _freeze_statistics(model: nn.Module, num_examples: int) -> bool:
-    """Return whether the model normalises over batches; for one example, switch that to running statistics."""
-    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.training]
+_Gradients = Sequence[Tensor | None]
+
+
+def _stepper(parameters: list[nn.Parameter], config: TrainConfig, lr: float) -> Callable[[_Gradients], None]:
+    """Return what makes a step from given gradients, to the bits of :func:`make_optimizer`'s.
+
+    A small model's step is mostly the optimiser's bookkeeping; SGD's arithmetic is called without it.
+    """
+    if config.optimizer != "sgd" or not parameters:
+        return partial(_step_by, make_optimizer(parameters, config, lr), parameters)
+    momenta: dict[int, Tensor | None] = {}
+
+    def plain(gradients: _Gradients) -> None:
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                if gradient is not None:
+                    parameter.add_(gradient, alpha=-lr)
+
+    def step(gradients: _Gradients) -> None:
+        places = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        held = [momenta.get(i) for i in places]
+        with torch.no_grad():
+            sgd(
+                cast(list[Tensor], [parameters[i] for i in places]),
+                cast(list[Tensor], [gradients[i] for i in places]),
+                held,
+                foreach=False,
+                weight_decay=config.weight_decay,
+                momentum=config.momentum,
+                lr=lr,
+                dampening=0.0,
+                nesterov=config.nesterov,
+                maximize=False,
+            )
+        momenta.update(zip(places, held, strict=True))
+
+    return step if config.momentum or config.weight_decay else plain
+
+
+def _step_by(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter], gradients: _Gradients) -> None:
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def _freeze_statistics(modules: Sequence[nn.Module], num_examples: int) -> bool:
+    """Return whether a model normalises over batches; for one example, switch that to running statistics."""
+    norms = [m for m in modules if isinstance(m, _BatchNorm) and m.training]
     if num_examples == 1:
         for norm in norms:
             norm.eval()
     return bool(norms)
 
 
-def _batches(num_examples: int, config: TrainConfig, device: torch.device, no_single: bool) -> Iterator[Tensor]:
-    steps = 0
+def _batches(inputs: Tensor, labels: Tensor, config: TrainConfig, no_single: bool) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield each step's examples and labels."""
+    steps, count = 0, labels.shape[0]
     for _ in range(config.epochs):
         # Drawn on the CPU, so that every device sees the same order.
-        order = torch.randperm(num_examples).to(device)
-        for rows in torch.split(order, config.batch_size):
+        order = torch.randperm(count).to(inputs.device)
+        for some, answers in _cut(inputs, labels, order, config.batch_size):
             if config.max_steps and steps == config.max_steps:
                 return
-            if no_single and len(rows) == 1 and num_examples > 1 and config.batch_size > 1:
+            if no_single and answers.shape[0] == 1 and count > 1 and config.batch_size > 1:
                 continue
             steps += 1
-            yield rows
+            yield some, answers
+
+
+def _cut(inputs: Tensor, labels: Tensor, order: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield batches in an order; few examples are put into it at once, many batch by batch."""
+    if inputs.nbytes <= _GATHER_BYTES:
+        return zip(torch.split(inputs[order], size), torch.split(labels[order], size), strict=True)
+    return ((inputs[rows], labels[rows]) for rows in torch.split(order, size))
 
 
 def _anchor(model: nn.Module, centre: Mapping[str, NDArray[Any] | Tensor] | None) -> list[Tensor]:
@@ -358,31 +414,48 @@ def _anchor(model: nn.Module, centre: Mapping[str, NDArray[Any] | Tensor] | None
     return anchor
 
 
-def _shape_gradients(parameters: list[nn.Parameter], anchor: list[Tensor] | None, config: TrainConfig) -> None:
-    """Add the proximal term's gradient ``mu * (w - w_global)``, then clip."""
+def _shaped(
+    parameters: list[nn.Parameter], gradients: _Gradients, anchor: list[Tensor] | None, config: TrainConfig
+) -> _Gradients:
+    """Return the gradients with the proximal term's, ``mu * (w - w_global)``, then clipped.
+
+    New tensors: autograd may give two parameters the same gradient.
+    """
     if anchor is not None:
         with torch.no_grad():
-            for parameter, centre in zip(parameters, anchor, strict=True):
-                if parameter.grad is not None:
-                    parameter.grad.add_(parameter - centre, alpha=config.proximal_mu)
+            gradients = [
+                None if gradient is None else gradient.add(parameter - centre, alpha=config.proximal_mu)
+                for parameter, gradient, centre in zip(parameters, gradients, anchor, strict=True)
+            ]
     if config.clip_norm:
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = None if gradient is None else gradient.clone()
         nn.utils.clip_grad_norm_(parameters, config.clip_norm)
+        gradients = [parameter.grad for parameter in parameters]
+        for parameter in parameters:
+            parameter.grad = None
+    return gradients
 
 
 @contextmanager
-def _mode(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """Set the mode of all submodules and restore each one's own afterwards."""
-    before = [(module, module.training) for module in model.modules()]
-    model.train(training)
-    for module in model.modules() if training else ():
-        parameters = list(module.parameters())
-        if parameters and not any(p.requires_grad for p in parameters):
-            module.eval()
+def _mode(model: nn.Module, *, training: bool) -> Iterator[list[nn.Module]]:
+    """Set the mode of all submodules, yield them, and restore each one's own mode afterwards."""
+    modules = list(model.modules())
+    before = [module.training for module in modules]
+    for module, mode in zip(modules, before, strict=True):
+        if mode != training:
+            module.training = training
+    if training and not all(p.requires_grad for p in model.parameters()):
+        for module in modules:
+            parameters = list(module.parameters())
+            if parameters and not any(p.requires_grad for p in parameters):
+                module.eval()
     try:
-        yield
+        yield modules
     finally:
-        for module, mode in before:
-            module.training = mode
+        for module, mode in zip(modules, before, strict=True):
+            if module.training != mode:
+                module.training = mode
 
 
 @contextmanager

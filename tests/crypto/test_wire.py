@@ -1,5 +1,6 @@
 """Frames: every field is checked, and damage is found before a body is used."""
 
+import pickle
 import random
 
 import pytest
@@ -90,3 +91,12 @@ def test_damage_in_the_body_is_an_integrity_error():
 def test_tags_refuse_impossible_values(fields):
     with pytest.raises(ValueError, match="must"):
         Tag(**{"round": 1, "layout_hash": bytes(16), "length": 1, **fields})
+
+
+def test_a_frame_of_this_process_is_ordinary_bytes_elsewhere():
+    frame = wire.encode(HEADER, wire.PART, 1, b"body")
+    sent = pickle.loads(pickle.dumps(frame))
+    assert type(sent) is bytes and sent == frame and type(frame[:-1] + frame[-1:]) is bytes
+    assert bytes(wire.decode(frame, HEADER, wire.PART).body) == b"body"
+    with pytest.raises(IntegrityError):
+        wire.decode(frame[:-1] + b"!", HEADER, wire.PART)

@@ -17,6 +17,7 @@ from strategies.records import (
     model_record,
     read_model,
     read_sealed,
+    read_shared_model,
     sealed_record,
     wire_bytes,
 )
@@ -91,13 +92,24 @@ def test_sealed_parts_keep_aggregator_order():
 @pytest.mark.report("U64")
 @given(
     st.lists(st.integers(0, 2000), max_size=3),
-    st.dictionaries(st.text(st.characters(codec="ascii"), max_size=8), st.integers(-(2**60), 2**60), max_size=3),
+    st.dictionaries(
+        st.text(max_size=8),
+        st.integers(-(2**63), 2**64 - 1)
+        | st.floats()
+        | st.booleans()
+        | st.text(max_size=200)
+        | st.binary(max_size=200)
+        | st.lists(st.floats(), min_size=1, max_size=3),
+        max_size=5,
+    ),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_wire_bytes_equal_flowers_serialised_objects(sizes, notes):
     rng = np.random.default_rng(1)
     arrays = {f"a{i}": blob(rng.bytes(size + 1), "fedsim/sealed") for i, size in enumerate(sizes)}
-    content = RecordDict({"x": ArrayRecord(arrays), "m": MetricRecord({"loss": 0.5}), "c": ConfigRecord(notes)})
+    content = RecordDict(
+        {"x": ArrayRecord(arrays), "m": MetricRecord({"loss": 0.5, "n": -3, "": 2**63}), "c": ConfigRecord(notes)}
+    )
     assert wire_bytes(content) == sum(len(o.deflate()) for o in get_all_nested_objects(content).values())
 
 
@@ -106,3 +118,15 @@ def test_wire_bytes_of_a_blob_of_several_chunks():
     data = np.random.default_rng(2).bytes(12 * 2**20 + 5)
     content = RecordDict({"model": ArrayRecord({"model": blob(data, "fedsim/safetensors")})})
     assert wire_bytes(content) == sum(len(o.deflate()) for o in get_all_nested_objects(content).values())
+
+
+def test_a_model_that_many_clients_get_is_read_once_and_cannot_be_changed():
+    record = model_record(NamedArrays({"w": np.arange(3, dtype=np.float32)}))
+    one, two = read_shared_model(record), read_shared_model(record.copy())
+    assert one.arrays["w"] is two.arrays["w"]
+    with pytest.raises(ValueError, match="read-only"):
+        one.arrays["w"][0] = 1
+    one.arrays["more"] = np.zeros(1)
+    assert set(read_shared_model(record).arrays) == {"w"}, "its dictionary is the caller's own"
+    other = model_record(NamedArrays({"w": np.zeros(3, np.float32)}))
+    assert read_shared_model(other).arrays["w"].tolist() == [0, 0, 0]

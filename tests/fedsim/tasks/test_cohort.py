@@ -1,5 +1,7 @@
 """Cohort training against the loop, in float64, where equal mathematics means equal results."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedsim.tasks.cohort import Member, obstacle, train_cohort
+from fedsim.tasks.stacked import stacked_forward
 from fedsim.tasks.training import TrainConfig, train
 
 
@@ -17,6 +20,13 @@ def mlp(frozen: bool = False) -> nn.Module:
     if frozen:
         model[0].requires_grad_(False)
     return model
+
+
+def chain() -> nn.Module:
+    """Layers that have a stacked form of their own."""
+    torch.manual_seed(5)
+    inner = nn.Sequential(nn.Linear(7, 6, bias=False), nn.ReLU())
+    return nn.Sequential(nn.Flatten(), nn.Linear(5, 7), nn.Tanh(), inner, nn.Linear(6, 3)).double()
 
 
 def cnn() -> nn.Module:
@@ -61,8 +71,9 @@ CONFIGS = [
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["sgd", "nesterov", "adamw", "clip-prox", "max-steps"])
 @pytest.mark.parametrize("sizes", [[8], [8, 8, 8], [1, 9, 4, 17, 2]], ids=["one", "equal", "unequal"])
-def test_equals_the_loop(config: TrainConfig, sizes: list[int]) -> None:
-    model = mlp()
+@pytest.mark.parametrize("build", [mlp, chain])
+def test_equals_the_loop(config: TrainConfig, sizes: list[int], build: Callable[[], nn.Module]) -> None:
+    model = build()
     members = [member(model, size, seed) for seed, size in enumerate(sizes)]
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
     for one, trained in zip(members, train_cohort(model, members, config, round=2), strict=True):
@@ -133,3 +144,22 @@ def test_counts_flops_of_all_rows_seen() -> None:
         model, [member(model, 9, 0)], TrainConfig(batch_size=4, epochs=2), round=1, flops_per_example=7
     )
     assert trained.result.forward_backward_flops == 7 * 18
+
+
+def test_a_layer_that_is_more_than_its_class_says_is_called() -> None:
+    model, x = chain(), torch.randn(2, 4, 5, dtype=torch.float64)
+    weights = {n: torch.stack([p.detach(), 2 * p.detach()]) for n, p in model.named_parameters()}
+    plain = stacked_forward(model)(weights, x)
+    torch.testing.assert_close(plain[0], model(x[0]), rtol=1e-12, atol=1e-12)
+    model[1].register_forward_hook(lambda module, inputs, output: output + 1.0)
+    torch.testing.assert_close(stacked_forward(model)(weights, x)[0], model(x[0]), rtol=1e-12, atol=1e-12)
+    assert not torch.allclose(plain[0], model(x[0]))
+
+
+def test_many_examples_are_gathered_step_by_step_to_the_same_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, config = chain(), TrainConfig(batch_size=4, lr=0.1, epochs=2)
+    members = [member(model, size, seed) for seed, size in enumerate([9, 4, 1])]
+    at_once = train_cohort(model, members, config, round=1)
+    monkeypatch.setattr("fedsim.tasks.cohort._AT_ONCE", 0)
+    for one, other in zip(at_once, train_cohort(model, members, config, round=1), strict=True):
+        assert all(torch.equal(one.weights[n], other.weights[n]) for n in one.weights)

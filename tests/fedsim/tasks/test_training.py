@@ -2,6 +2,7 @@
 
 import math
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from fedsim.tasks.training import (
     evaluate,
     flops_per_example,
     learning_rate,
+    make_optimizer,
     train,
 )
 from strategies.state import state_arrays
@@ -239,3 +241,45 @@ def test_an_epoch_costs_little_more_than_the_bare_loop() -> None:
     pairs = [(seconds(ours), seconds(bare)) for _ in range(25)]
     best_ours, best_bare = (min(times) for times in zip(*pairs, strict=True))
     assert best_ours < 1.05 * best_bare
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}, {"optimizer": "adamw"}],
+)
+def test_steps_equal_torchs_optimiser_to_the_bit(options: dict[str, Any]) -> None:
+    config = TrainConfig(epochs=2, batch_size=8, lr=0.1, **({"momentum": 0.0} | options))
+    model, twin = _model(), _model()
+    train(model, X, Y, config, seed=7, round=1)
+    torch.manual_seed(7)
+    optimizer = make_optimizer(list(twin.parameters()), config, config.lr)
+    for _ in range(config.epochs):
+        for rows in torch.randperm(len(X)).split(config.batch_size):
+            optimizer.zero_grad()
+            functional.cross_entropy(twin(torch.tensor(X)[rows]), torch.tensor(Y)[rows]).backward()
+            optimizer.step()
+    assert torch.equal(_weights(model), _weights(twin))
+
+
+class _Twice(nn.Module):
+    """Two parameters to which autograd gives one gradient, beside a model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.a, self.b = _model(), nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.inner(x)
+        return logits + (self.a + self.b)
+
+
+@pytest.mark.parametrize("options", [{"clip_norm": 0.01}, {"proximal_mu": 0.7}])
+def test_parameters_that_share_a_gradient_each_get_it_once(options: dict[str, Any]) -> None:
+    model, twin, config = _Twice(), _Twice(), TrainConfig(batch_size=21, momentum=0.0, lr=0.1, **options)
+    train(model, X, Y, config, seed=7, round=1)
+    functional.cross_entropy(twin(torch.tensor(X)), torch.tensor(Y)).backward()
+    if config.clip_norm:
+        nn.utils.clip_grad_norm_(twin.parameters(), config.clip_norm)
+    torch.optim.SGD(twin.parameters(), lr=0.1).step()
+    assert torch.allclose(_weights(model), _weights(twin), atol=1e-6)
+    assert torch.equal(model.a, model.b) and model.a.abs().max() > 0
