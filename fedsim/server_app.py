@@ -17,7 +17,6 @@ from fedsim.clocks import DevicePace, clock_of
 from fedsim.config import FedBuffConfig, RunConfig, to_toml
 from fedsim.events import Observer
 from fedsim.measure._files import atomic
-from fedsim.measure.report import write_report
 from fedsim.measure.runfolder import RunFolder, environment, now
 from fedsim.measure.runs import write_partition
 from fedsim.progress import watching
@@ -84,6 +83,9 @@ def main(grid: Grid, context: Context) -> None:
             serve_in(folder, grid, site, observer, resume=bool(resume))
         finally:
             if site.config.output.report:
+                # Imported where it is needed: its plotting takes as long as a small run's first round.
+                from fedsim.measure.report import write_report
+
                 write_report([folder.path], None)
 
 

@@ -27,9 +27,10 @@ from fedsim.registry import client_half, server_half, train_config
 from fedsim.tasks.cohort import obstacle
 from fedsim.tasks.data import Dataset, load_dataset
 from fedsim.tasks.errors import BadOption
+from fedsim.tasks.flops import flops_per_example
 from fedsim.tasks.models import build_model
 from fedsim.tasks.partition import Partition, everything, partition, scheme_options
-from fedsim.tasks.training import TrainConfig, as_inputs, flops_per_example
+from fedsim.tasks.training import TrainConfig, as_inputs
 from strategies.client import ClientHalf
 from strategies.memory import training_bytes
 from strategies.plan import BufferRule

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 from flwr.app import Message, MetricRecord, RecordDict
@@ -46,7 +47,8 @@ class Participation:
         min_replies: clients that must deliver; a round with fewer stops the run.
         deadline_s: a round's time limit in seconds; clients that are later are left out. ``None`` waits for all.
         connect_s: how long to wait for `min_nodes`.
-        available: (round, partition ids) -> who of them can be asked, at least one; ``None`` for all.
+        available: (round, partition ids) -> who of them can be asked, at least one, or those ids themselves if all;
+            ``None`` for all, always.
     """
 
     fraction: float = 1.0
@@ -70,10 +72,32 @@ class Participation:
         rng = np.random.default_rng(np.random.SeedSequence([seed, server_round, _SAMPLING]))
         wanted = self.count(len(nodes))
         if self.available is not None:
-            there = set(self.available(server_round, [n.partition_id for n in nodes]))
-            nodes = [n for n in nodes if n.partition_id in there]
+            # What a round costs should depend on who takes part, not on who is registered: all there is the usual case.
+            everybody = _PartitionIds(nodes)
+            found = self.available(server_round, everybody)
+            if found is not everybody:
+                there = set(found)
+                nodes = [n for n in nodes if n.partition_id in there]
         chosen = rng.choice(len(nodes), size=min(wanted, len(nodes)), replace=False)
         return [nodes[i] for i in sorted(chosen)]
+
+
+class _PartitionIds(Sequence[int]):
+    """The nodes' numbers, read when they are asked for."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[int]: ...
+    def __getitem__(self, at: int | slice) -> int | list[int]:
+        chosen = self._nodes[at]
+        return [n.partition_id for n in chosen] if isinstance(chosen, Sequence) else chosen.partition_id
 
 
 #: Domain separation of the sampling stream from a run's other random streams.

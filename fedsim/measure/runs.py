@@ -12,11 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedsim.measure._files import write_json
+from fedsim.measure._files import plain_json, write_json, write_text
 from fedsim.measure.errors import LedgerError, RunFolderError
 from fedsim.measure.ledger import Ledger
 from fedsim.measure.metrics import ROUND_S, VIRTUAL_ROUND_S, Metrics, Side
 from fedsim.measure.runfolder import RunFolder, RunRecord
+
+#: Clients up to which the partition's file is indented.
+_READABLE = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,12 @@ def write_partition(
     counts = [[int(count) for count in row] for row in histogram]
     partition = Partition([int(size) for size in sizes], [str(name) for name in classes], counts, dict(measures or {}))
     content = {"sizes": partition.sizes, "empty": partition.empty, "measures": partition.measures}
-    write_json(folder.partition, content | {"classes": partition.classes, "histogram": partition.histogram})
+    content |= {"classes": partition.classes, "histogram": partition.histogram}
+    if len(sizes) <= _READABLE:
+        write_json(folder.partition, content)
+    else:
+        # Plain numbers throughout, one line: to indent a hundred thousand rows takes longer than to deal them out.
+        write_text(folder.partition, json.dumps({**content, "measures": plain_json(partition.measures)}) + "\n")
 
 
 def read_partition(folder: RunFolder) -> Partition | None:

@@ -29,7 +29,6 @@ __all__ = [
     "as_inputs",
     "client_seed",
     "evaluate",
-    "flops_per_example",
     "learning_rate",
     "make_optimizer",
     "train",
@@ -275,25 +274,6 @@ def evaluate(
         tuple(by_class.tolist()),
         tuple(totals.tolist()),
     )
-
-
-def flops_per_example(model: nn.Module, input_shape: tuple[int, ...], *, backward: bool = True) -> int:
-    """Return the floating-point operations of forward and backward for one example, as torch's counter has them.
-
-    The counter sees matrix products, convolutions and attention; element-wise work is left out. A multiply-add counts
-    as two. Parameters that do not train save the products for their own gradient. The model is not changed.
-    """
-    import copy
-
-    from torch.utils.flop_counter import FlopCounterMode
-
-    twin = copy.deepcopy(model).train()
-    probe = torch.zeros((2, *input_shape), device=next(twin.parameters()).device)
-    with _forked(0, probe.device), FlopCounterMode(display=False) as counter:
-        loss = twin(probe).float().sum()
-        if backward and loss.requires_grad:
-            loss.backward()
-    return int(counter.get_total_flops()) // 2
 
 
 def _tensors(x: NDArray[Any] | Tensor, y: NDArray[np.int64] | Tensor, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,10 @@
 """Two small real sets inside the scikit-learn wheel, for tests and first steps."""
 
+from importlib.util import find_spec
+from pathlib import Path
+
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsim.tasks.data import Dataset, register_dataset, split_rows
 
@@ -13,13 +17,11 @@ def load_digits(test_fraction: float = 0.2, seed: int = 0, tokens: bool = False)
 
     With `tokens` a digit is a text of 64 grey levels, line by line: int32 in [1, 17], for the text models.
     """
-    from sklearn import datasets
-
-    raw = datasets.load_digits()
-    x = np.ascontiguousarray(raw.images[:, None] / 16.0, np.float32)
+    rows = _digits()
+    x: NDArray[np.generic] = np.ascontiguousarray(rows[:, :-1].reshape(-1, 1, 8, 8) / 16.0, np.float32)
     if tokens:
-        x = raw.images.reshape(-1, 64).astype(np.int32) + 1
-    y = raw.target.astype(np.int64)
+        x = rows[:, :-1].astype(np.int32) + 1
+    y = rows[:, -1].astype(np.int64)
     train, test = split_rows(y, test_fraction, seed)
     return Dataset(
         name="digits",
@@ -33,6 +35,19 @@ def load_digits(test_fraction: float = 0.2, seed: int = 0, tokens: bool = False)
         source="scikit-learn load_digits (UCI optical recognition of handwritten digits, test part)",
         licence=_LICENCE,
     )
+
+
+def _digits() -> NDArray[np.float64]:
+    """Return 64 grey levels and the label of each digit, from the wheel's file: scikit-learn takes seconds."""
+    spec = find_spec("sklearn")
+    for folder in (spec.submodule_search_locations if spec else None) or ():
+        path = Path(folder) / "datasets" / "data" / "digits.csv.gz"
+        if path.exists():
+            return np.loadtxt(path, delimiter=",")
+    from sklearn import datasets
+
+    raw = datasets.load_digits()
+    return np.column_stack([raw.data, raw.target])
 
 
 @register_dataset("breast-cancer", "569 tumours, 30 measured features, 2 classes (scikit-learn)")

@@ -196,3 +196,11 @@ def test_words_and_their_vectors() -> None:
 def test_options_that_a_loader_cannot_take_are_named_with_those_that_work(options):
     with pytest.raises(BadOption, match="data set 'digits' cannot be made with .*: give values of the kind"):
         load_dataset("digits", **options)
+
+
+def test_digits_are_scikit_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedsim.tasks.sets import sklearn_sets
+
+    ours = sklearn_sets._digits()
+    monkeypatch.setattr(sklearn_sets, "find_spec", lambda name: None)
+    assert np.array_equal(ours, sklearn_sets._digits()) and ours.shape == (1797, 65)

@@ -12,13 +12,13 @@ from torch.nn import functional
 
 from fedsim.tasks.data import load_dataset
 from fedsim.tasks.errors import BadOption, EmptyClient
+from fedsim.tasks.flops import flops_per_example
 from fedsim.tasks.models import build_model
 from fedsim.tasks.training import (
     TrainConfig,
     as_inputs,
     client_seed,
     evaluate,
-    flops_per_example,
     learning_rate,
     make_optimizer,
     train,
