@@ -1,8 +1,8 @@
 """What fedsim costs beside a loop by hand, round by round in one process: ``python -m experiments.bench.beside``.
 
 After each of our rounds the same clients are trained by a loop as a researcher writes it (torch's optimiser, no
-shuffle, nothing measured, kept or sent). Both run on the same core within milliseconds of each other, so that their ratio holds
-on a busy machine where seconds do not. Ours is the whole product: messages, sealing, ledger, metrics.
+shuffle, nothing measured, kept or sent). Both run on the same core within milliseconds of each other, so that their
+ratio holds on a busy machine where seconds do not. Ours is the whole product: messages, sealing, ledger, metrics.
 """
 
 import argparse
