@@ -14,6 +14,7 @@ from strategies.records import model_bytes
 
 DIGITS = "experiments/configs/papers/leff_digits.toml"
 MINILM = "experiments/configs/papers/leff_minilm.toml"
+WORD_ORDER = "experiments/configs/papers/leff_word_order.toml"
 
 
 def entries(*rows):
@@ -50,7 +51,15 @@ def test_rows_are_read_as_they_were_written(tmp_path):
     assert read(tmp_path / "t.csv") == [Row("leff", 1, 2, 0.5, 0.6, 1.5, 2.5, 1.0, 2.0, 3, 4, 5, 6, 7.5, 8.5)]
 
 
-@pytest.mark.parametrize("config", [DIGITS, MINILM])
+def test_the_stored_results_are_rows_of_known_arms():
+    tables = sorted(Path("experiments/results").glob("leff_*.csv"))
+    assert len(tables) >= 3
+    for table in tables:
+        rows = read(table)
+        assert rows and all(row.arm in ARMS and 0 <= row.accuracy <= row.best <= 1 for row in rows)
+
+
+@pytest.mark.parametrize("config", [DIGITS, MINILM, WORD_ORDER])
 @pytest.mark.parametrize("arm", ARMS)
 def test_every_arm_is_a_valid_setting(config, arm):
     assert load_config(config, ARMS[arm]).federation.num_clients == 6
