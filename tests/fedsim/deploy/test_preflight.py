@@ -17,7 +17,15 @@ from typer.testing import CliRunner
 from fedsim.cli import app
 from fedsim.deploy.certificates import issue, make_authority, make_node_key, utc_now, write_private
 from fedsim.deploy.folder import Node
-from fedsim.deploy.preflight import Address, check_address, check_clock, check_key, examine, wait_until_ready
+from fedsim.deploy.preflight import (
+    Address,
+    check_address,
+    check_clock,
+    check_helper,
+    check_key,
+    examine,
+    wait_until_ready,
+)
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -192,3 +200,14 @@ def test_a_client_that_cannot_start_says_why_and_ends_with_code_5(serve, node, t
         (tmp_path / "node.key").unlink()
     done = CliRunner().invoke(app, ["deploy", "node", str(tmp_path), "--wait", "0"])
     assert done.exit_code == 5 and "client 0 cannot start:" in done.output and message in done.output, done.output
+
+
+def test_a_relaying_node_needs_its_helper_to_listen(tmp_path):
+    path = tmp_path / "helper.sock"
+    missing = check_helper(path)
+    assert missing.status == "failed" and str(path) in missing.detail and "fedsim helper serve" in missing.remedy
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        assert check_helper(path).status == "ok"
+    assert check_helper(path).status == "failed"
