@@ -250,18 +250,6 @@ class HelperLink:
         """
         return self._must(OPEN, OPEN_FIELDS.pack(tag.round, tag.layout_hash, tag.length))
 
-    def add(self, relayed: bytes) -> None:
-        """Relay one report.
-
-        Raises:
-            HelperRefused: the helper does not take it; says why.
-        """
-        self._ask(ADD, relayed)
-
-    def settle(self, proofs: bytes) -> bytes:
-        """Send the leader's proofs of the waiting reports and return the helper's."""
-        return self._must(SETTLE, proofs)
-
     def add_and_settle(self, reports: Sequence[bytes], proofs: bytes) -> Batch:
         """Relay reports and the leader's proofs of them, in one exchange.
 

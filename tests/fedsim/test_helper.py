@@ -67,9 +67,10 @@ def link(tmp_path):
 def one_round(link, number, clients=2):
     verify_key = link.open(tag(number))
     leader = SUM.leader(tag(number), NoNoiseForTests())
-    for _ in range(clients):
-        link.add(leader.add_and_relay(*SUM.sealer().seal(np.full(64, 0.1), tag(number))))
-    leader.settle(link.settle(leader.verify_init()))
+    reports = [leader.add_and_relay(*SUM.sealer().seal(np.full(64, 0.1), tag(number))) for _ in range(clients)]
+    batch = link.add_and_settle(reports, leader.verify_init())
+    assert not batch.refused
+    leader.settle(batch.proofs)
     assert len(verify_key) == 16
     return leader, link.total()
 
@@ -107,14 +108,14 @@ def test_the_same_total_is_handed_out_again_but_nothing_is_added_to_it(link):
     side = link()
     leader, total = one_round(side, 1)
     assert side.total() == total
-    with pytest.raises(HelperRefused, match="released"):
-        side.add(b"x" * 100)
+    with pytest.raises(HelperLost, match="released"):
+        side.add_and_settle([b"x" * 100], b"")
 
 
 def test_refuses_a_longer_round_and_a_small_cohort_and_work_without_a_round(link):
     side = link()
-    with pytest.raises(HelperRefused, match="no round is open"):
-        side.add(b"")
+    with pytest.raises(HelperLost, match="no round is open"):
+        side.add_and_settle([b""], b"")
     with pytest.raises(HelperLost, match="a round of 65 coordinates: the plan's longest round has 64"):
         side.open(tag(1, 65))
     with pytest.raises(HelperRefused, match="fewer than 2"):

@@ -72,10 +72,10 @@ class Daemon:
     def round(self, number: int) -> np.ndarray:
         tag = Tag(round=number, layout_hash=bytes(16), length=PLAN.length)
         fold = self.server.fold(PLAN, tag)
-        for client in range(3):
-            parts = self.client.sealer(PLAN).seal(np.full(PLAN.length, 0.01 * client), tag)
-            fold._link.add(fold._leader.add_and_relay(*parts))
-        fold._leader.settle(fold._link.settle(fold._leader.verify_init()))
+        sealer = self.client.sealer(PLAN)
+        parts = [sealer.seal(np.full(PLAN.length, 0.01 * client), tag) for client in range(3)]
+        reports = [fold._leader.add_and_relay(*both) for both in parts]
+        fold._leader.settle(fold._link.add_and_settle(reports, fold._leader.verify_init()).proofs)
         return self.server.opener(PLAN).open(fold.totals(), tag)
 
 

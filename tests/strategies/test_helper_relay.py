@@ -17,7 +17,7 @@ from fedsim.protections import helper_task
 from strategies import helper_relay
 from strategies.errors import HelperLost, NoSuchNodes, TooFewReplies
 from strategies.fedavg import FedAvg
-from strategies.helper_link import OPEN, OPEN_FIELDS, HelperLink, HelperRefused
+from strategies.helper_link import OPEN, OPEN_FIELDS, HelperLink
 from strategies.helper_relay import Relay, RelayTransport, pass_on
 from strategies.nodes import Node, Participation
 from strategies.preamble import PreambleProtection, make_keys, run_id
@@ -318,8 +318,8 @@ def test_a_replayed_opening_spoils_the_round_and_releases_nothing_twice(federati
     link = HelperLink(RelayTransport(grid, NODE, 3, 20), *identity(daemon))
     with pytest.raises(HelperLost, match="rounds only go up"):
         link.open(tag(2))
-    with pytest.raises(HelperRefused, match="released"):
-        link.add(b"x" * 100)
+    with pytest.raises(HelperLost, match="released"):
+        link.add_and_settle([b"x" * 100], b"")
 
 
 def test_nothing_of_the_helpers_key_passes_the_node(federation, daemon):
