@@ -37,7 +37,7 @@ _SMALL = (
     "output.checkpoint_every=0",
 )
 _STRATEGY = {"Flower": "flwr:FedAvg", "fedsim": "fedavg"}
-_WAIT_S = 180.0
+_WAIT_S = 600.0
 _PR_SET_CHILD_SUBREAPER = 36
 
 

@@ -153,7 +153,13 @@ class Control:
         if not quiet:
             self._tell(f"$ FLWR_HOME={self._deployment.admin} flwr {' '.join(arguments)}")
         command = self._command(*arguments, "--format", "json")
-        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=_CALL_S)
+        try:
+            done = subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=_CALL_S)
+        except subprocess.TimeoutExpired:
+            what = f"flwr {' '.join(arguments[:2])} gave no answer in {_CALL_S:g} s"
+            raise EngineError(
+                f"{what}: look whether this host is too busy, or the SuperLink's log; try again"
+            ) from None
         start = done.stdout.find("{")
         answer: dict[str, Any] = json.loads(done.stdout[start:]) if start >= 0 else {}
         if done.returncode or answer.get("success") is False:
