@@ -294,7 +294,6 @@ class FederatedStrategy(Strategy):
         messages = self._training_messages(content, record)
         fold = self._fold(grid, messages, plan.tag(layout.length), record, self.participation.deadline_s or timeout)
         record.require(self.participation.min_replies)
-        self.moved_round = server_round
         self._settle(fold, plan, layout, record, grid)
         record.round_s = time.perf_counter() - started
         return record
@@ -404,12 +403,23 @@ class FederatedStrategy(Strategy):
         record.metrics |= {f"server_{name}": value for name, value in facts.items()}
         first_counts = any(n.partition_id == plan.first_partition and not d.error for n, d in record.pairs())
         if self.protection.opened_by == "clients":
-            self.sealed = SealedState(fold.totals(), plan, layout.length, weight, len(counted), first_counts)
+            totals, self.moved_round = fold.totals(), plan.round
+            self.sealed = SealedState(totals, plan, layout.length, weight, len(counted), first_counts)
             return
         vector = self._open(fold.totals(), plan, plan.tag(layout.length), record, grid)
         record.helper = fold.helper
         mean = self._weighed(mean_arrays(vector, layout, weight, self.buffers, first_counts), record, plan)
-        self.apply(self._moved(mean) if plan.payload != self.payload else mean, plan.round)
+        self._step(self._moved(mean) if plan.payload != self.payload else mean, plan.round)
+
+    def _step(self, mean: dict[str, NDArray[np.float64]], server_round: int) -> None:
+        """Apply a round's mean, and note that the model is no longer that of the round before."""
+        self.moved_round = server_round
+        try:
+            self.apply(mean, server_round)
+        except Exception:
+            # A step that is refused leaves the model as it was; one that is interrupted may not.
+            self.moved_round = server_round - 1
+            raise
 
     def _open(
         self, totals: list[bytes], plan: RoundPlan, tag: Tag, record: RoundRecord, grid: Grid | None

@@ -253,7 +253,7 @@ class ReplicatedStrategy(FederatedStrategy):
         record.metrics |= means(counted, "train_")
         assert isinstance(fold, AgreedFold)
         weight = sum(plan.weight(d.num_examples) for d in counted)
-        totals = fold.totals()
+        totals, self.moved_round = fold.totals(), plan.round
         self.heard[plan.round] = _Heard(totals, plan, fold.lengths, weight)
         self.sealed = SealedState(totals, plan, sum(fold.lengths), weight, len(counted), False)
         if fold.snapshot is not None:
