@@ -409,9 +409,9 @@ class FederatedStrategy(Strategy):
         vector = self._open(fold.totals(), plan, plan.tag(layout.length), record, grid)
         record.helper = fold.helper
         mean = self._weighed(mean_arrays(vector, layout, weight, self.buffers, first_counts), record, plan)
-        self._step(self._moved(mean) if plan.payload != self.payload else mean, plan.round)
+        self._advance(self._moved(mean) if plan.payload != self.payload else mean, plan.round)
 
-    def _step(self, mean: dict[str, NDArray[np.float64]], server_round: int) -> None:
+    def _advance(self, mean: dict[str, NDArray[np.float64]], server_round: int) -> None:
         """Apply a round's mean, and note that the model is no longer that of the round before."""
         self.moved_round = server_round
         try:

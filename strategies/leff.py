@@ -343,7 +343,7 @@ class LEFF(FederatedStrategy):
             vector = self._open(fold.totals(piece), own, tag, record, grid)
             weight = sum(plan.weight(d.num_examples) for d in members)
             mean |= mean_arrays(vector, layout, weight, self.buffers, first_counts=True)
-        self._step(self._moved(mean) if plan.payload != self.payload else mean, plan.round)
+        self._advance(self._moved(mean) if plan.payload != self.payload else mean, plan.round)
 
     def apply(self, mean: Floats, server_round: int) -> None:
         """Replace what was trained by its mean."""
