@@ -72,5 +72,5 @@ class SealedState:
                 count=int(notes["count"]),
                 first_counts=bool(notes["first_counts"]),
             )
-        except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
+        except (safetensors.SafetensorError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise WireError(f"{len(data)} bytes are no sealed state ({error}): the file was damaged") from error
