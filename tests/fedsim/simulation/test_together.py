@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ SERVED: list[list[int]] = []
 
 @dataclass
 class Double:
+    draws_afterwards: ClassVar[bool] = True
     value: int
 
     @classmethod
@@ -27,6 +29,8 @@ class Double:
 
 @dataclass
 class Refuse:
+    draws_afterwards: ClassVar[bool] = True
+
     @classmethod
     def serve(cls, requests: "Sequence[Refuse]") -> list[int]:
         raise ValueError(f"{len(requests)} requests")
