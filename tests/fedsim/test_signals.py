@@ -43,6 +43,9 @@ def signalled(folder, more, phase, number):
     """Run the command line, and be signalled the second time, or the only time, that a phase is under way."""
     from fedsim.cli import main
 
+    # As in a terminal, whatever started the tests: under nohup SIGHUP is ignored, in the background SIGINT.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     owner, name = places()[phase]
     inner, calls = getattr(owner, name), iter(range(1, 10**6))
     once = phase in ("before the folder", "opening the last model", "writing the report")
