@@ -7,6 +7,7 @@ the page made from it.
 
 import argparse
 import csv
+import importlib
 import os
 import tempfile
 import traceback
@@ -25,6 +26,7 @@ ROOT = Path(__file__).parents[1]
 SETTINGS = Path("experiments/configs/overhead/matrix.toml")
 TABLE = Path("experiments/results/matrix.csv")
 PAGE = Path("docs/matrix.md")
+Row = dict[str, str | int | float]
 FIELDS = ("strategy", "protection", "refused", "accuracy", "upload_bytes", "download_bytes", "virtual_s", "cpu_s")
 #: Settings of a strategy's own on this task; the others have their defaults.
 _VIT = ("model.name=vit-tiny", "model.options.dim=32", "model.options.depth=3", "training.lr=0.05")
@@ -81,7 +83,7 @@ def refusal(strategy: str, protection: str) -> str:
     return ""
 
 
-def run_cell(cell: Cell, work: Path) -> dict[str, str | int | float]:
+def run_cell(cell: Cell, work: Path) -> Row:
     """Run a cell's command in a fork of this process.
 
     Args:
@@ -140,7 +142,7 @@ def read_table(path: Path) -> dict[tuple[str, str], dict[str, str]]:
         return {(row["strategy"], row["protection"]): row for row in csv.DictReader(file)}
 
 
-def write_table(path: Path, rows: Iterable[dict[str, str | int | float]]) -> None:
+def write_table(path: Path, rows: Iterable[Row]) -> None:
     """Write the table anew."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as file:
@@ -195,28 +197,41 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--strategies", nargs="+", help="only these")
     parser.add_argument("--protections", nargs="+", help="only these")
     given = parser.parse_args(arguments)
-    known = read_table(given.out)
-    rows: list[dict[str, str | int | float]] = []
+    rows: dict[tuple[str, str], Row] = {(c.strategy, c.protection): _known(c, read_table(given.out)) for c in cells()}
     with tempfile.TemporaryDirectory() as work:
-        for cell in cells():
-            row = _row(cell, known.get((cell.strategy, cell.protection)), given, Path(work))
-            if row:
-                rows.append(row)
-    write_table(given.out, rows)
+        _warm()
+        for cell in _wanted(rows, given.strategies, given.protections):
+            rows[cell.strategy, cell.protection] = run_cell(cell, Path(work))
+            # After every cell, so that nothing is lost where this is stopped.
+            write_table(given.out, rows.values())
+    write_table(given.out, rows.values())
     given.page.write_text(page(read_table(given.out)), encoding="utf-8")
 
 
-def _row(
-    cell: Cell, known: dict[str, str] | None, given: argparse.Namespace, work: Path
-) -> dict[str, str | int | float] | None:
-    if cell.refused:
+def _known(cell: Cell, table: dict[tuple[str, str], dict[str, str]]) -> Row:
+    row = table.get((cell.strategy, cell.protection), {})
+    if cell.refused or not row.get("accuracy"):
         return {"strategy": cell.strategy, "protection": cell.protection, "refused": cell.refused}
-    if known and known["accuracy"]:
-        return dict(known)
-    left_out = (given.strategies and cell.strategy not in given.strategies) or (
-        given.protections and cell.protection not in given.protections
-    )
-    return {"strategy": cell.strategy, "protection": cell.protection} if left_out else run_cell(cell, work)
+    return dict(row)
+
+
+def _wanted(
+    rows: dict[tuple[str, str], Row], strategies: list[str] | None, protections: list[str] | None
+) -> list[Cell]:
+    return [
+        cell
+        for cell in cells()
+        if not cell.refused
+        and not rows[cell.strategy, cell.protection].get("accuracy")
+        and (strategies is None or cell.strategy in strategies)
+        and (protections is None or cell.protection in protections)
+    ]
+
+
+def _warm() -> None:
+    """Load what every cell needs, so that a fork of this process begins with its work."""
+    importlib.import_module("fedsim.runner")
+    importlib.import_module("fedsim.tasks.data").load_dataset("digits")
 
 
 if __name__ == "__main__":
