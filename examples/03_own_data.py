@@ -18,13 +18,13 @@ def main() -> None:
     rows = rng.normal(size=(600, 2)) + 3 * np.stack([labels == 1, labels == 2], axis=1)
     np.savez(Path("points.npz"), x=rows.astype(np.float32), y=labels)
 
-    options = {"path": "points.npz", "shape": (2,), "classes": ("0", "1", "2")}
+    options = {"path": "points.npz", "shape": (2,), "classes": 3}
     data = load_dataset("files", **options)
     dealt = partition(data.train_y, 5, "dirichlet", seed=1, alpha=0.3)
     print(f"sizes {dealt.sizes.tolist()}")
     print(f"labels\n{dealt.label_histogram}")
 
-    settings = 'task={name="files", options={path="points.npz", shape=[2], classes=["0", "1", "2"]}}'
+    settings = 'task={name="files", options={path="points.npz", shape=[2], classes=3}}'
     quick = ["model.name=logistic", "federation.num_clients=5", "federation.rounds=3", "training.lr=0.2"]
     result = simulate(load_config(None, [settings, *quick, "output.report=false", "output.name=lesson-3"]))
     print(f"accuracy {result.metrics['server_accuracy']:.3f}")

@@ -91,11 +91,11 @@ def forge() -> Iterator[Forge]:
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory, forge: Forge) -> dict[str, Page]:
-    class Made(dict[str, Page]):
-        def __missing__(self, page: str) -> Page:
-            self[page] = Page(page, tmp_path_factory.mktemp(Path(page).stem), forge)
-            return self[page]
+def pages(tmp_path_factory: pytest.TempPathFactory, forge: Forge) -> dict[tuple[str, bool], Page]:
+    class Made(dict[tuple[str, bool], Page]):
+        def __missing__(self, key: tuple[str, bool]) -> Page:
+            self[key] = Page(key[0], tmp_path_factory.mktemp(Path(key[0]).stem), forge)
+            return self[key]
 
     return Made()
 
@@ -121,13 +121,13 @@ def cases(whole: bool) -> list[object]:
 
 @pytest.mark.report("U28", "every command of README and docs runs, and their tables are compared with the code")
 @pytest.mark.parametrize(("page", "number"), cases(whole=False))
-def test_block_runs(page: str, number: int, pages: dict[str, Page]) -> None:
-    pages[page].run(number, whole=False)
+def test_block_runs(page: str, number: int, pages: dict[tuple[str, bool], Page]) -> None:
+    pages[page, False].run(number, whole=False)
 
 
 @pytest.mark.parametrize(("page", "number"), cases(whole=True))
-def test_long_block_runs_as_printed(page: str, number: int, pages: dict[str, Page]) -> None:
-    pages[page].run(number, whole=True)
+def test_long_block_runs_as_printed(page: str, number: int, pages: dict[tuple[str, bool], Page]) -> None:
+    pages[page, True].run(number, whole=True)
 
 
 @pytest.mark.parametrize("page", PAGES)
