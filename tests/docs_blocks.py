@@ -7,7 +7,7 @@ Comments::
     <!-- not run: REASON -->      is not run
     <!-- fails: CODE -->          must end with this exit code
 
-A block of ``python -m experiments. ...`` without a comment is slow.
+A block of ``python -m experiments. ...`` without a comment is slow; one of the system's own programs is not run.
 
 A block ```toml title="NAME" and ```python title="NAME" is written into the page's folder, where later blocks find it.
 """
@@ -75,12 +75,18 @@ def parse(page: str, text: str) -> list[Block]:
                 title=title.group(1) if title else "",
                 slow="slow" in marks or ("small" not in marks and any(map(_is_experiment, lines))),
                 small=marks.get("small", ""),
-                not_run=marks.get("not run", ""),
+                not_run=marks.get("not run", _needs_the_system(lines)),
                 fails=int(marks.get("fails", 0)),
                 commands=lines,
             )
         )
     return found
+
+
+def _needs_the_system(commands: list[str]) -> str:
+    programs = {words(command)[0][0] for command in commands}
+    found = sorted(programs & {"apt-get", "docker", "nsenter", "pip", "systemctl"})
+    return f"{', '.join(found)}: changes the system, or needs rights or a network" if found else ""
 
 
 def _is_experiment(command: str) -> bool:
