@@ -7,7 +7,8 @@ Comments::
     <!-- not run: REASON -->      is not run
     <!-- fails: CODE -->          must end with this exit code
 
-A block of ``python -m experiments. ...`` without a comment is slow; one of the system's own programs is not run.
+A block of ``python -m experiments. ...`` without a comment is slow; one of the system's own programs, or of a server that
+runs until it is stopped, is not run.
 
 A block ```toml title="NAME" and ```python title="NAME" is written into the page's folder, where later blocks find it.
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
 LANGUAGES = ("console", "python", "toml", "text", "bash", "ini", "csv")
+_SERVES = ("helper serve", "deploy node", "deploy server", "deploy up")
 _BLOCK = re.compile(r"((?:<!-- [^\n]*-->\n)*)```([^\n]*)\n(.*?)```", re.S)
 
 
@@ -84,6 +86,8 @@ def parse(page: str, text: str) -> list[Block]:
 
 
 def _needs_the_system(commands: list[str]) -> str:
+    if any(f"fedsim {what}" in command for command in commands for what in _SERVES):
+        return "serves until it is stopped, or needs what does; tests/deploy and tests/fedsim run these as processes"
     programs = {words(command)[0][0] for command in commands}
     found = sorted(programs & {"apt-get", "docker", "nsenter", "pip", "systemctl"})
     return f"{', '.join(found)}: changes the system, or needs rights or a network" if found else ""
