@@ -7,8 +7,8 @@ Comments::
     <!-- not run: REASON -->      is not run
     <!-- fails: CODE -->          must end with this exit code
 
-A block of ``python -m experiments. ...`` without a comment is slow; one of the system's own programs, or of a server that
-runs until it is stopped, is not run.
+A block of ``python -m experiments. ...`` without a comment is slow; one of the system's own programs, or of a server
+that runs until it is stopped, is not run.
 
 A block ```toml title="NAME" and ```python title="NAME" is written into the page's folder, where later blocks find it.
 """
