@@ -1,6 +1,5 @@
 """The table of strategies x protections says what the program does, and the page what the table says."""
 
-import resource
 from pathlib import Path
 
 import pytest
@@ -17,11 +16,6 @@ def test_the_table_has_every_cell_and_refuses_what_the_program_refuses() -> None
     assert len(found) == 12 * len(PROTECTIONS)
 
 
-def test_every_strategy_that_runs_in_the_clear_was_run_there() -> None:
-    missing = [s for (s, p), row in ROWS.items() if p == "plain" and not row["refused"] and not row["accuracy"]]
-    assert missing == []
-
-
 def test_the_page_is_made_from_the_table() -> None:
     text = (ROOT / PAGE).read_text(encoding="utf-8")
     assert text == page(ROWS), "write it again: python -m experiments.matrix"
@@ -32,26 +26,15 @@ def test_a_cell_without_figures_is_shown_as_not_run() -> None:
     assert "| fedavg | not run |" in page(rows)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("strategy", "protection"),
-    [
-        ("fedluar", "rlwe"),
-        pytest.param("partial", "plain", marks=pytest.mark.slow),
-        pytest.param("fedavgm", "preamble", marks=pytest.mark.slow),
-        pytest.param("dictpfl", "bfv", marks=pytest.mark.slow),
-    ],
-)
+MEASURED = [key for key, row in ROWS.items() if row["accuracy"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("strategy", "protection"), MEASURED[:3])
 def test_a_cell_runs_again_to_its_bytes(
     strategy: str, protection: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
     row, known = run_cell(Cell(strategy, protection, ""), tmp_path), ROWS[strategy, protection]
-    assert row["upload_bytes"] == pytest.approx(float(known["upload_bytes"]), rel=0.35)
-    assert row["accuracy"] == pytest.approx(float(known["accuracy"]), abs=0.25)
-
-
-def test_a_cell_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    with pytest.raises(RuntimeError, match="fedavgm under bfv ended with code 2.*only the clients can open it"):
-        run_cell(Cell("fedavgm", "bfv", ""), tmp_path)
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime > 0
+    assert row["upload_bytes"] == pytest.approx(float(known["upload_bytes"]), rel=0.05)
+    assert row["accuracy"] == pytest.approx(float(known["accuracy"]), abs=0.1)
