@@ -16,6 +16,10 @@ def test_the_table_has_every_cell_and_refuses_what_the_program_refuses() -> None
     assert len(found) == 12 * len(PROTECTIONS)
 
 
+def test_every_cell_that_is_not_refused_was_run() -> None:
+    assert [key for key, row in ROWS.items() if not row["refused"] and not row["accuracy"]] == []
+
+
 def test_the_page_is_made_from_the_table() -> None:
     text = (ROOT / PAGE).read_text(encoding="utf-8")
     assert text == page(ROWS), "write it again: python -m experiments.matrix"
