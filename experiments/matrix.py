@@ -29,7 +29,8 @@ PAGE = Path("docs/matrix.md")
 Row = dict[str, str | int | float]
 FIELDS = ("strategy", "protection", "refused", "accuracy", "upload_bytes", "download_bytes", "virtual_s", "cpu_s")
 #: Settings of a strategy's own on this task; the others have their defaults.
-_VIT = ("model.name=vit-tiny", "model.options.dim=32", "model.options.depth=3", "training.lr=0.05")
+_ADAMW = ("training.optimizer=adamw", "training.lr=0.005")
+_VIT = ("model.name=vit-tiny", "model.options.dim=32", "model.options.depth=3", *_ADAMW)
 OWN: dict[str, tuple[str, ...]] = {
     "fedadam": ("strategy.server_lr=0.03",),
     "fedavgm": ("strategy.server_momentum=0.5",),
