@@ -1,7 +1,7 @@
 """Every strategy under every protection on one small task: what runs, what it costs, what is refused and why.
 
 ``python -m experiments.matrix`` runs the cells that the table does not have yet, each as the command ``fedsim run
-experiments/configs/overhead/matrix.toml --strategy S --protection P`` in a process of its own, and writes the table and
+experiments/configs/matrix.toml --strategy S --protection P`` in a process of its own, and writes the table and
 the page made from it.
 """
 
@@ -23,7 +23,7 @@ from fedsim.measure.summary import summarize
 __all__ = ["Cell", "cells", "page", "read_table", "refusal"]
 
 ROOT = Path(__file__).parents[1]
-SETTINGS = Path("experiments/configs/overhead/matrix.toml")
+SETTINGS = Path("experiments/configs/matrix.toml")
 TABLE = Path("experiments/results/matrix.csv")
 PAGE = Path("docs/matrix.md")
 Row = dict[str, str | int | float]
