@@ -1,5 +1,7 @@
 """The engine benchmark runs, counts what it says it counts, and ours is nowhere near Flower's cost."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -37,6 +39,8 @@ def test_peak_memory_sees_a_large_array() -> None:
     found: list[float] = []
     with peak_memory(found, period_s=0.001):
         held = np.ones(40_000_000, np.uint8)
+        # On a busy machine the sampler may not have had a turn yet.
+        time.sleep(0.3)
     assert held.nbytes / 1e6 * 0.9 < found[0] < 400
 
 
