@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -26,6 +25,7 @@ from crypto.ckks import CkksParameters
 from crypto.he_seal import BfvSum
 from crypto.he_tenseal import CkksSum
 from crypto.keys import KeyedSum
+from experiments.bench.peak import peak_bytes, reset_peak
 
 SEED = 1
 
@@ -125,18 +125,6 @@ def measure_all(length: int, clients: int, repeats: int) -> list[Measured]:
         real = CkksSum(plan, parameters=CkksParameters(), mode=mode)
         rows.append(measure(f"ckks-{mode}", real, real.ciphertexts(length), repeats))
     return [*rows, measure_tenseal_usual(length, repeats)]
-
-
-def reset_peak() -> int:
-    """Forget this process's largest resident size and return the present one in bytes (Linux)."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return peak_bytes()
-
-
-def peak_bytes() -> int:
-    """Return the largest resident size since :func:`reset_peak`, in bytes (Linux)."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 def seal_memory(length: int) -> tuple[int, int]:

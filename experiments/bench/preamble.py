@@ -7,7 +7,6 @@ if a bar is missed, except where the machine lacks the instructions that the bar
 import argparse
 import os
 import re
-import resource
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import numpy as np
 from crypto import _native, prg
 from crypto.preamble import dpf, reference
 from crypto.preamble.dpf import Group, Report, Shape
+from experiments.bench.peak import peak_bytes
 
 TASK = bytes(16)
 
@@ -201,12 +201,12 @@ def memory(board: Board, clients: int) -> None:
     shape = Shape(group=Group.Z64, groups=64, blocks=16, length=1024)
     total = dpf.empty_total(shape)
     dpf.accumulate(shape, 0, [make(shape, 0)] * 16, total)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_bytes()
     start = time.process_time()
     for i in range(0, clients, 16):
         dpf.accumulate(shape, 0, [make(shape, i)] * min(16, clients - i), total)
     spent = time.process_time() - start
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    grown = (peak_bytes() - before) / 2**20
     board.say(f"{clients} clients x 2^20 words, CPU", spent, "s")
     board.say(f"{clients} clients x 2^20 words, growth of peak memory", grown, "MiB", at_most=16)
 

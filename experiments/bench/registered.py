@@ -7,7 +7,6 @@ memory. The data are made up: four examples of eight numbers a client.
 
 import argparse
 import json
-import resource
 import statistics
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.bench.engine import run_apart
+from experiments.bench.peak import peak_bytes
 
 SAMPLED = 100
 EXAMPLES = 4
@@ -84,7 +84,7 @@ def measure(clients: int, rounds: int) -> Cost:
         simulate(load_config(None, settings), Marks())
     # The last round evaluates, the first ones warm up.
     found = np.diff(marks[2:-1]) * 1e3 / SAMPLED
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak_mb = peak_bytes() / 2**20
     return Cost(clients, float(found.min()), statistics.median(found), marks[0] - begun_s, peak_mb)
 
 

@@ -28,7 +28,7 @@ from crypto.errors import (
 )
 from crypto.he_seal import BfvSum
 from crypto.keys import without_secret
-from experiments.bench.he import peak_bytes, reset_peak
+from experiments.bench.peak import peak_bytes, reset_peak
 
 FAST = settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 

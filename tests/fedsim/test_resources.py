@@ -78,15 +78,13 @@ def test_a_containers_limit_counts(tmp_path, limit, used, want):
     assert want is None or resources._memory_bytes(tmp_path) == max(0, int(limit) - int(used) + 100)
 
 
-# Not ru_maxrss: a process inherits that of the one that started it, which may have run many tests.
 MEASURE = """
 import sys
-from pathlib import Path
+from experiments.bench.peak import peak_bytes
 from fedsim.config import load_config
 from fedsim.runner import simulate
 simulate(load_config(None, sys.argv[1:]))
-lines = Path("/proc/self/status").read_text().splitlines()
-print(next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024)
+print(peak_bytes())
 """
 
 

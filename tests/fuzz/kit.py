@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from crypto import wire
-from crypto.base import Plan, Tag
+from crypto import CryptoError, wire
+from crypto.base import Opener, Plan, SecureSum, Tag
 
 LENGTH = 40
 TAG = Tag(round=7, layout_hash=b"layout-hash-0123", length=LENGTH)
@@ -57,3 +57,17 @@ def read_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes], No
         read(path)
 
     return through
+
+
+def added_and_opened(scheme: SecureSum, opener: Opener) -> Callable[[bytes], None]:
+    """Return a reader that takes a part or a total into an empty sum and opens it."""
+
+    def read(data: bytes) -> None:
+        into = scheme.adder(TAG)
+        try:
+            into.add(data)
+        except CryptoError:
+            into.merge(data)
+        opener.open([into.total()], TAG)
+
+    return read

@@ -3,7 +3,7 @@
 import os
 
 import numpy as np
-from kit import LENGTH, PLAN, TAG, Target, forge_frame
+from kit import LENGTH, PLAN, TAG, Target, added_and_opened, forge_frame
 from sum_targets import forge_key
 
 from crypto.errors import CryptoError
@@ -20,19 +20,11 @@ def frames(mode: str) -> Target:
     _, key = described.make_keys()
     scheme = described.with_key(key.key_id)
     part = scheme.sealer(key).seal(VECTOR, TAG)[0]
-    adder, opener = scheme.adder(TAG), scheme.opener(key)
+    adder = scheme.adder(TAG)
     adder.add(part)
     adder.add(part)
 
-    def read(data: bytes) -> None:
-        into = scheme.adder(TAG)
-        try:
-            into.add(data)
-        except CryptoError:
-            into.merge(data)
-        opener.open([into.total()], TAG)
-
-    return Target([part, adder.total()], read, (CryptoError,), forge_frame)
+    return Target([part, adder.total()], added_and_opened(scheme, scheme.opener(key)), (CryptoError,), forge_frame)
 
 
 def keys() -> Target:

@@ -2,7 +2,7 @@
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from kit import LENGTH, PLAN, TAG, Target, folder, forge_frame
+from kit import LENGTH, PLAN, TAG, Target, added_and_opened, folder, forge_frame
 
 from crypto import keys
 from crypto._openfhe import residues
@@ -24,15 +24,7 @@ def frames() -> Target:
     adder.add(parts[0])
     good = [parts[0], adder.total()]
 
-    def read(data: bytes) -> None:
-        into = scheme.adder(TAG)
-        try:
-            into.add(data)
-        except CryptoError:
-            into.merge(data)
-        scheme.opener().open([into.total()], TAG)
-
-    return Target(good, read, (CryptoError,), forge_frame)
+    return Target(good, added_and_opened(scheme, scheme.opener()), (CryptoError,), forge_frame)
 
 
 def forge_key(data: bytes) -> bytes:

@@ -11,6 +11,7 @@ from fedsim.runner import simulate
 from strategies.clipping import clip_change
 from strategies.fedavg import FedAvg, FedAvgM
 from strategies.records import NamedArrays, model_record
+from tests.strategies.watching import Watch
 
 INITIAL = NamedArrays({"w": np.zeros((2, 2), np.float32), "n": np.array(3, np.int64)})
 
@@ -30,17 +31,6 @@ def test_a_change_is_shortened_to_the_bound_and_keeps_its_direction(scale, limit
 def test_a_change_of_zeros_passes():
     kept, factor = clip_change(INITIAL, INITIAL, ("w", "n"), 5.0)
     assert factor == 1.0 and not kept.arrays["w"].any()
-
-
-class Watch:
-    def __init__(self):
-        self.records = []
-
-    def evaluate(self, server_round, state):
-        return {}
-
-    def round_done(self, record, strategy):
-        self.records.append(record)
 
 
 def fight(toy_grid, toy_handler, strategy_class, honest=9, **more):

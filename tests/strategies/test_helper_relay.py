@@ -22,6 +22,7 @@ from strategies.helper_relay import Relay, RelayTransport, pass_on
 from strategies.nodes import Node, Participation
 from strategies.preamble import PreambleProtection, make_keys, run_id
 from strategies.records import NamedArrays, array_record, sealed_record
+from tests.strategies.watching import Watch
 
 LENGTH, CLIENTS, C = 100, 4, 1.0
 PLAN = Plan(length=LENGTH, clients=CLIENTS, bound=C)
@@ -104,17 +105,6 @@ def run(grid, protection, rounds=2, clients=CLIENTS):
     )
     start = array_record(NamedArrays({"a": np.zeros((4, 25))}))
     return strategy.start(grid, start, num_rounds=rounds), watch.records
-
-
-class Watch:
-    def __init__(self):
-        self.records = []
-
-    def evaluate(self, server_round, state):
-        return {}
-
-    def round_done(self, record, strategy):
-        self.records.append(record)
 
 
 def test_a_run_through_the_node_is_the_run_itself(federation, daemon):

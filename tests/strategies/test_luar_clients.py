@@ -21,6 +21,7 @@ from strategies.plan import BufferRule
 from strategies.protection import Plain
 from strategies.records import NamedArrays, model_record
 from strategies.state import state_arrays
+from tests.strategies.watching import Watch
 
 SHAPES = {"a.weight": (200, 100), "a.bias": (100,), "b.weight": (100, 100), "c.weight": (100, 50)}
 SIZES = {n: int(np.prod(s)) for n, s in SHAPES.items()}
@@ -30,17 +31,6 @@ START = NamedArrays({n: np.random.default_rng(1).normal(0, 0.1, s).astype(np.flo
 def move(client, arrays, server_round):
     rng = np.random.default_rng([client, server_round])
     return {n: (a + rng.normal(0.001, 0.01, a.shape)).astype(a.dtype) for n, a in arrays.items()}
-
-
-class Records:
-    def __init__(self):
-        self.records = []
-
-    def evaluate(self, server_round, state):
-        return {}
-
-    def round_done(self, record, strategy):
-        self.records.append(record)
 
 
 def run(toy_grid, toy_handler, method, *, clients=3, rounds=5, client=None, update=move, halves=None, **common):
@@ -55,7 +45,7 @@ def run(toy_grid, toy_handler, method, *, clients=3, rounds=5, client=None, upda
     apps = [toy_handler(noting, half=half, protection=client or common.get("protection")) for half in halves]
     grid = toy_grid(clients, lambda message, context: apps[context.node_config["partition-id"]](message, context))
     strategy = SealedFedLUAR(**method, **common)
-    strategy.observer = Records()
+    strategy.observer = Watch()
     strategy.start(grid, model_record(START), num_rounds=rounds, timeout=60)
     return strategy, strategy.observer.records, seen
 

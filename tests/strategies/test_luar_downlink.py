@@ -12,6 +12,7 @@ from strategies.errors import Incompatible
 from strategies.fedluar import FedLUAR
 from strategies.nodes import Participation
 from strategies.records import NamedArrays, model_bytes, model_record, read_model, wire_bytes
+from tests.strategies.watching import Watch
 
 SHAPES = {"a.weight": (20, 30), "a.bias": (30,), "b.weight": (30, 20), "c.weight": (20, 20), "d.weight": (20, 10)}
 INITIAL = NamedArrays({n: np.random.default_rng(1).normal(size=s).astype(np.float32) for n, s in SHAPES.items()})
@@ -20,17 +21,6 @@ INITIAL = NamedArrays({n: np.random.default_rng(1).normal(size=s).astype(np.floa
 def move(client, arrays, server_round):
     rng = np.random.default_rng([client, server_round])
     return {n: a + rng.normal(0.01, 0.1, a.shape).astype(a.dtype) for n, a in arrays.items()}
-
-
-class Records:
-    def __init__(self):
-        self.records = []
-
-    def evaluate(self, server_round, state):
-        return {}
-
-    def round_done(self, record, strategy):
-        self.records.append(record)
 
 
 def run(toy_grid, toy_handler, rounds=8, clients=4, update=move, initial=INITIAL, **options):
@@ -42,7 +32,7 @@ def run(toy_grid, toy_handler, rounds=8, clients=4, update=move, initial=INITIAL
         return update(client, arrays, server_round)
 
     strategy, grid = FedLUAR(delta=2, **options), toy_grid(clients, toy_handler(noting, half=LuarClient()))
-    strategy.observer = Records()
+    strategy.observer = Watch()
     strategy.start(grid, model_record(initial), num_rounds=rounds, timeout=20)
     return strategy, strategy.observer.records, seen, grid
 
@@ -109,7 +99,7 @@ def test_a_client_that_lost_its_memory_is_left_out_once(toy_grid, toy_handler):
             context.state.clear()
         return inner(message, context)
 
-    strategy.observer = Records()
+    strategy.observer = Watch()
     strategy.start(toy_grid(4, handler), model_record(INITIAL), num_rounds=6, timeout=20)
     failures = [r.failures for r in strategy.observer.records]
     assert [len(f) for f in failures] == [0, 0, 0, 1, 0, 0]

@@ -18,6 +18,7 @@ from strategies.fedavg import FedAdam, FedAvg, FedAvgM, FedProx
 from strategies.nodes import Participation
 from strategies.preamble import PreambleProtection, of_round, run_id, sized
 from strategies.records import NamedArrays, array_record, read_sealed, sealed_record
+from tests.strategies.watching import Watch
 
 LENGTH, CLIENTS, C = 1000, 5, 1.0
 PLAN = Plan(length=LENGTH, clients=CLIENTS, bound=C)
@@ -64,17 +65,6 @@ def parties():
     yield make
     for context in with_helper:
         context.__exit__(None, None, None)
-
-
-class Watch:
-    def __init__(self):
-        self.records = []
-
-    def evaluate(self, server_round, state):
-        return {}
-
-    def round_done(self, record, strategy):
-        self.records.append(record)
 
 
 def rounds_of(kind, grid, protection, count, **more):
