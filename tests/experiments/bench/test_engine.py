@@ -1,5 +1,7 @@
 """The engine benchmark runs, counts what it says it counts, and ours is nowhere near Flower's cost."""
 
+import gc
+import mmap
 import time
 
 import numpy as np
@@ -37,11 +39,13 @@ def test_the_table_gives_ratios_to_flower() -> None:
 
 def test_peak_memory_sees_a_large_array() -> None:
     found: list[float] = []
-    with peak_memory(found, period_s=0.001):
-        held = np.ones(40_000_000, np.uint8)
+    gc.collect()
+    # Pages of its own: a new array may lie in memory that the process freed before and still holds.
+    with peak_memory(found, period_s=0.001), mmap.mmap(-1, 200_000_000) as pages:
+        pages.write(bytes(len(pages)))
         # On a busy machine the sampler may not have had a turn yet.
         time.sleep(0.3)
-    assert held.nbytes / 1e6 * 0.9 < found[0] < 400
+    assert 150 < found[0] < 800
 
 
 def test_inline_is_far_cheaper_than_flower_would_allow(capsys: pytest.CaptureFixture[str]) -> None:
