@@ -47,7 +47,7 @@ class _Running:
     def _start(self) -> "subprocess.Popen[bytes]":
         # A member must not outlive a group that was killed.
         return subprocess.Popen(
-            list(self.member.command), env=dict(self.member.environment), preexec_fn=_die_with(os.getpid())
+            list(self.member.command), env=dict(self.member.environment), preexec_fn=die_with(os.getpid())
         )
 
     def ended(self) -> int | None:
@@ -72,7 +72,7 @@ class _Running:
         return None
 
 
-def _die_with(parent: int) -> Callable[[], None] | None:
+def die_with(parent: int) -> Callable[[], None] | None:
     """Return what makes a child process end with its parent, where the system can do that."""
     if not sys.platform.startswith("linux"):
         return None
@@ -127,4 +127,4 @@ def _stop(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
             process.wait()
 
 
-__all__ = ["Member", "run_group"]
+__all__ = ["Member", "die_with", "run_group"]

@@ -1,13 +1,13 @@
 """``flwr run`` as one call that ends: on a SuperLink of its own, offline, with the run's real outcome.
 
 Left to itself ``flwr run`` starts a daemon that outlives it, lands in whatever daemon holds the port, and exits with 0
-when the run fails. Here the SuperLink is our child on a free port with a folder of its own, and is stopped by its pid.
+when the run fails. Here the SuperLink is our child on a free port with a folder of its own, and is stopped by its pid;
+a guard ends what is left, also when we are killed.
 """
 
 import json
 import logging
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -23,6 +23,7 @@ import tomli_w
 from flwr.app.user_config import UserConfig
 
 from fedsim.simulation.environment import make_token, private_folder, worker_environment
+from fedsim.simulation.guard import guarded
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +80,8 @@ def flwr_run(
 
     Raises:
         ValueError: Fewer than one client or CPU, or no app in the folder.
-        FlowerRunError: The SuperLink or the run does not start, or the time is over; nothing is left running.
+        FlowerRunError: The SuperLink or the run does not start, or the time is over. Nothing is left running, however
+            it ends.
     """
     if num_supernodes < 1 or cpus < 1 or not (app_dir / "pyproject.toml").is_file():
         raise ValueError(
@@ -88,14 +90,12 @@ def flwr_run(
         )
     log_folder.mkdir(parents=True, exist_ok=True)
     home = private_folder(None)
-    try:
+    with guarded(home):
         superlink = _SuperLink(home, log_folder.resolve())
         try:
             return _run(superlink, app_dir.resolve(), run_config, num_supernodes, cpus, timeout_s)
         finally:
             superlink.stop()
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
 
 
 def _run(
@@ -216,20 +216,13 @@ class _SuperLink:
         return words in (self._logs / "run.log").read_text(errors="replace")
 
     def stop(self) -> None:
-        """End the SuperLink and all that it started, by their process ids."""
-        try:
-            own = psutil.Process(self._process.pid)
-            family = [own, *own.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            family = []
+        """End the SuperLink; what it started and does not end itself is ended by the folder's guard."""
         self._process.terminate()
-        _, alive = psutil.wait_procs(family, timeout=STOP_S)
-        for process in alive:
-            try:
-                process.kill()
-            except psutil.NoSuchProcess:
-                continue
-        self._process.wait()
+        try:
+            self._process.wait(timeout=STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def _command(self, *arguments: str) -> list[str]:
         return [str(self._home / "bin" / "flwr"), *arguments]

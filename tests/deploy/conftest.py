@@ -20,6 +20,7 @@ from fedsim.deploy.certificates import make_node_key, write_private
 from fedsim.deploy.control import Control
 from fedsim.deploy.environment import process_environment
 from fedsim.deploy.folder import SOCKET_FILE, Deployment
+from fedsim.deploy.group import die_with
 
 REQUIRED = "FEDSIM_REQUIRE_NGINX"
 SETTINGS = ("task.name=digits", "model.name=mlp", "federation.rounds=2", "training.lr=0.2")
@@ -103,6 +104,7 @@ class Federation:
                 stderr=log,
                 env=environment() | variables,
                 start_new_session=True,
+                preexec_fn=die_with(os.getpid()),
             )
 
     def start_run(self) -> None:

@@ -3,14 +3,20 @@
 import io
 import json
 import os
+import subprocess
+import sys
+import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from flwr.cli.build import build_fab_from_disk
 
 from fedsim.simulation.flower import COMPLETED, FlowerRun, clean_environment, flwr_run, write_commands
+from fedsim.simulation.guard import processes_of
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -113,6 +119,35 @@ def test_a_failing_app_gives_a_real_exit_code_and_its_log(tiny: Path, tmp_path: 
     run = flwr_run(tiny, {"fail": True}, num_supernodes=1, cpus=1, timeout_s=280, log_folder=tmp_path / "logs")
     assert run.status == "finished:failed" and run.exit_code == 1
     assert "the app fails on purpose" in (tmp_path / "logs" / "run.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_launcher_that_is_killed_leaves_nothing(tiny: Path, tmp_path: Path) -> None:
+    """With one client the app waits for ever; Ray and Flower are up by then, in sessions of their own."""
+    launch = "import sys; from pathlib import Path; from fedsim.simulation.flower import flwr_run; "
+    launch += "app, logs = map(Path, sys.argv[1:]); "
+    launch += "flwr_run(app, {}, num_supernodes=1, cpus=1, timeout_s=280, log_folder=logs)"
+    with subprocess.Popen([sys.executable, "-c", launch, tiny, tmp_path / "logs"]) as launcher:
+        home = wait_for(lambda: home_below(launcher.pid))
+        wait_for(lambda: any("raylet" in p.name() for p in processes_of(home)))
+        launcher.kill()
+    wait_for(lambda: not home.exists() and not processes_of(home))
+
+
+def home_below(pid: int) -> Path | None:
+    """Return the private folder of the SuperLink that a process has started."""
+    for process in psutil.Process(pid).children():
+        if "flower-superlink" in " ".join(process.cmdline()):
+            return Path(process.environ()["FLWR_HOME"])
+    return None
+
+
+def wait_for(what: Callable[[], Any]) -> Any:
+    end_s = time.monotonic() + 200
+    while not (found := what()):
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+    return found
 
 
 def test_the_app_of_this_repository_is_a_stub() -> None:
