@@ -1,5 +1,7 @@
 """The Flower ClientApp of every run: the same in simulation, under Flower's engine, and in deployment."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,7 @@ def train_round(message: Message, context: Context) -> Message:
     drill.begin()
     before = _receive(content, site, context)
     watch.lap(_receiving(content))
+    received = _evaluate_received(site, before, client, watch)
     data = site.train_data(client)
     mu = float(plan.extras.get("proximal-mu", 0.0))
     model = site.model
@@ -107,6 +110,7 @@ def train_round(message: Message, context: Context) -> Message:
     metrics: dict[str, Any] = {
         "num-examples": examples,
         "loss": result.loss,
+        **received.metrics,
         **_clipping(site, sealed),
         **_capacity(context),
     }
@@ -114,6 +118,7 @@ def train_round(message: Message, context: Context) -> Message:
     watch.lap("upload")
     flops = (result.forward_backward_flops or 0) + site.half.full_passes(plan) * len(data[1]) * site.flops_per_example
     costs = {"train_flops": float(flops), "train_peak_bytes": float(site.training_bytes(model, data[0]))}
+    costs |= received.costs
     if not site.protection.uniform_only:
         costs |= {"clipped": float(sealed.clipped), "coordinates": float(sealed.length)}
     put(reply, "phases", watch.record(costs))
@@ -169,8 +174,10 @@ def _own_data(site: Site, client: int) -> tuple[Tensor, Tensor]:
 def _train_for_flower(message: Message, site: Site, client: int, watch: Stopwatch) -> Message:
     """Answer one of Flower's own strategies, which sends and wants ordinary arrays."""
     config = need(message.content, "config", ConfigRecord)
-    load_state_arrays(site.model, read_model(need(message.content, "arrays", ArrayRecord)).arrays)
+    before = read_model(need(message.content, "arrays", ArrayRecord))
+    load_state_arrays(site.model, before.arrays)
     watch.lap("download")
+    received = _evaluate_received(site, before, client, watch)
     server_round, mu = config.get("server-round", 0), config.get("proximal-mu", 0.0)
     if not isinstance(server_round, int) or not isinstance(mu, float):
         raise InputError(f"server-round {server_round!r}, proximal-mu {mu!r}: must be numbers")
@@ -178,10 +185,32 @@ def _train_for_flower(message: Message, site: Site, client: int, watch: Stopwatc
     result, shared_s = _train(site, site.model, client, server_round, site.config.federation.rounds, mu)
     watch.lap("train", shared_s)
     reply = RecordDict({"arrays": array_record(read_state(site.model))})
-    reply["metrics"] = MetricRecord({"num-examples": result.num_examples, "loss": result.loss})
+    reply["metrics"] = MetricRecord({"num-examples": result.num_examples, "loss": result.loss, **received.metrics})
     watch.lap("upload")
-    reply["phases"] = watch.record({"train_flops": float(result.forward_backward_flops or 0)})
+    reply["phases"] = watch.record({"train_flops": float(result.forward_backward_flops or 0), **received.costs})
     return Message(reply, reply_to=message)
+
+
+@dataclass(frozen=True, slots=True)
+class _Received:
+    """What a client found out about the model that came with a training message; empty unless it is asked to."""
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    costs: Mapping[str, float] = field(default_factory=dict)
+
+
+def _evaluate_received(site: Site, state: NamedArrays, client: int, watch: Stopwatch) -> _Received:
+    """Evaluate the model that a training message brought, where the settings want it and the client has test data."""
+    if not site.config.federation.evaluate_received:
+        return _Received()
+    x, y = site.test_data(client)
+    if not len(y):
+        return _Received()
+    load_state_arrays(site.model, state.arrays)
+    result = evaluate(site.model, x, y)
+    watch.lap("evaluate")
+    metrics = {"received_loss": result.loss, "received_accuracy": result.accuracy}
+    return _Received(metrics, {"evaluate_flops": float(len(y) * site.evaluation_flops_per_example)})
 
 
 @app.evaluate()

@@ -64,12 +64,15 @@ class DevicePace:
         plan, training = secure_plan(site), site.config.training
         download_bytes = len(model_bytes(site.initial))
         upload_bytes = site.protection.secure_sum(plan).budget.upload_bytes
+        tested = len(site.dataset.test_y) // site.config.federation.num_clients
+        asked = site.config.federation.evaluate_received
+        evaluate_flops = tested * site.evaluation_flops_per_example if asked else 0
         self._clock, self._turns = clock, list[float]()
         for client, size in enumerate(site.partition.sizes.tolist()):
             seen = size * training.epochs
             if training.max_steps is not None:
                 seen = min(seen, training.max_steps * training.batch_size)
-            work = Work(download_bytes, upload_bytes, seen * site.flops_per_example)
+            work = Work(download_bytes, upload_bytes, seen * site.flops_per_example, evaluate_flops=evaluate_flops)
             self._turns.append(clock.turn(client, work).total_s)
 
     def turn_s(self, partition_id: int) -> float:

@@ -66,6 +66,7 @@ def run_s(site: Site, engine: str, workers: int, batch_s: float) -> float:
     clients_s = asked * (_TURN_S + steps * batch_s + costs.seal_s + costs.open_s) / at_once
     tested = math.ceil(len(site.dataset.test_y) / training.batch_size) * batch_s * _FORWARD
     evaluated_s = tested * (federation.server_evaluation + federation.client_evaluation_fraction / at_once)
+    clients_s += asked * federation.evaluate_received * tested / federation.num_clients / at_once
     round_s = _ROUND_S + clients_s + asked * costs.add_s + costs.server_open_s
     start_s = _START_S if engine == "inline" else _RAY_START_S
     return start_s + federation.rounds * (round_s + evaluated_s / federation.evaluate_every)

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 #: Metrics of a round that are not of the model.
 _COUNTS = ("sampled", "accepted", "round_s", "clipped_share", "energy_j", VIRTUAL_ROUND_S)
 #: Phases of a client's own clock, in order, as the client app names them.
-_CLIENT_PHASES = ("download", "open", "train", "seal", "upload")
+_CLIENT_PHASES = ("download", "open", "evaluate", "train", "seal", "upload")
 
 
 class Served(Protocol):

@@ -136,6 +136,11 @@ class FederationConfig(Section):
         default=0.0,
         description="share of the clients that evaluate the model (default 1.0 where the server cannot)",
     )
+    evaluate_received: bool = Field(
+        default=False,
+        description="clients also evaluate the model that a training message brings, before they train: no message and "
+        "no download more, of the model that the round begins with",
+    )
     evaluate_every: Count = Field(default=1, description="rounds between two evaluations; the last is always evaluated")
 
     @property

@@ -1,9 +1,10 @@
 """Virtual time: what a round would take on the clients' devices, from counted work alone.
 
-A client's turn is download, open, train, seal, upload, one after another::
+A client's turn is download, open, train, seal, upload, one after another; it may evaluate before it trains::
 
     download_s = latency + 8 download_bytes / downlink        upload_s = latency + 8 upload_bytes / uplink
     train_s    = slowness * flops / flops_per_s               open_s, seal_s = cost on the reference core / core speed
+    evaluate_s = evaluate_flops / flops_per_s
 
 Bytes are those of the serialised messages, FLOPs those of torch's counter, costs of cryptography constants that were
 measured once (:mod:`fedsim.simulation.crypto_costs`); so the result does not depend on the load of this machine. The
@@ -33,6 +34,7 @@ class Work:
     Attributes:
         download_bytes, upload_bytes: serialised messages.
         flops: of training.
+        evaluate_flops: of evaluating the model that came, before training.
         slowness: factor on the time of training, for drills.
     """
 
@@ -40,6 +42,7 @@ class Work:
     upload_bytes: int = 0
     flops: int = 0
     slowness: float = 1.0
+    evaluate_flops: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ def turn(client: int, work: Work, device: Device, costs: CryptoCosts = FREE) -> 
     seconds = {
         "download": device.latency_s + 8 * work.download_bytes / device.downlink_bit_s,
         "open": costs.open_s / device.core_speed,
+        **({"evaluate": work.evaluate_flops / device.flops_per_s} if work.evaluate_flops else {}),
         "train": work.slowness * work.flops / device.flops_per_s,
         "seal": costs.seal_s / device.core_speed,
         "upload": device.latency_s + 8 * work.upload_bytes / device.uplink_bit_s,

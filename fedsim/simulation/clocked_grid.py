@@ -104,6 +104,7 @@ class ClockedGrid(WrappedGrid):
                 upload_bytes=reply_bytes(reply.content),
                 flops=int(_number(phases, "train_flops")),
                 slowness=_number(phases, "slowness", 1.0),
+                evaluate_flops=int(_number(phases, "evaluate_flops")),
             )
             client = self._partition(node)
             turns[client] = self._clock.turn(client, work)
