@@ -149,15 +149,6 @@ class OpenFheSum(KeyedSum):
         """Run one operation of the library in this description's context."""
         return bridge.shared(self._python, self._timeout_s).call(op, self.ring.spec(), buffers, **more)
 
-    def check_library(self) -> None:
-        """Open the context, to fail early and by name where the library does not load or behaves differently.
-
-        Raises:
-            BackendUnavailable: no interpreter loads it; lists what was tried.
-            BackendFailed: it refuses the parameters.
-        """
-        self.call("open")
-
     def check_memory(self, limit_bytes: int = MEMORY_LIMIT_BYTES) -> None:
         """Estimate, log and check what key generation needs, before anything is allocated.
 

@@ -12,7 +12,7 @@ Sizes: SEAL writes 64-bit words through zstd, which finds no repeats in random w
 import heapq
 from collections.abc import Sequence
 from functools import lru_cache
-from math import log, log2, sqrt
+from math import log, sqrt
 from typing import Literal
 
 from crypto.errors import BudgetExceeded
@@ -90,11 +90,6 @@ def require_security(ring: int, modulus_bits: int, insecure: bool, what: str) ->
             "ring or a shorter chain, or set insecure for an experiment"
         )
     return level
-
-
-def bits_for(largest: float) -> int:
-    """Return the number of bits b so that ``largest < 2^b``."""
-    return 0 if largest < 1 else int(log2(largest)) + 1
 
 
 def compressed_bytes(ring: int, prime_bits: Sequence[int], polynomials: int) -> int:

@@ -17,9 +17,8 @@ Selector = Literal["importance", "raw", "random", "round_robin", "uniform", "gra
 CapacityKind = Literal["tiers", "memory", "half-normal"]
 Floats = NDArray[np.float64]
 
-#: Selectors that need the blocks' importance, and those whose blocks need not be neighbours.
+#: Selectors that need the blocks' importance.
 SCORED = frozenset({"importance", "raw"})
-SCATTERED = frozenset({"uniform", "gradient"})
 _WINDOWS, _CAPACITY = 0x4C454657, 0x4C454643
 #: Half-normal budgets lie in [1, 5] (arXiv 2408.15600, its code).
 _MOST = 5.0

@@ -51,11 +51,10 @@ class Honest:
 
     Args:
         faults: the settings.
-        client: its number.
     """
 
-    def __init__(self, faults: FaultsConfig, client: int) -> None:
-        self._faults, self._client = faults, client
+    def __init__(self, faults: FaultsConfig) -> None:
+        self._faults = faults
 
     def begin(self) -> None:
         """The message is there."""
@@ -195,12 +194,12 @@ DRILLS: Mapping[str, type[Honest]] = {
 def drill_of(faults: FaultsConfig, seed: int, server_round: int, client: int) -> Honest:
     """Return what a client does in a round, by the settings; a random dropout comes before all drills."""
     if faults.dropout and _draw(seed, server_round, client) < faults.dropout:
-        return DropBefore(faults, client)
+        return DropBefore(faults)
     if faults.rounds and server_round not in faults.rounds:
         # A stale client must have kept something from an honest round.
-        return Keeping(faults, client) if client in faults.stale else Honest(faults, client)
+        return Keeping(faults) if client in faults.stale else Honest(faults)
     name = next((name for name in DRILLS if client in getattr(faults, name)), "")
-    return DRILLS.get(name, Honest)(faults, client)
+    return DRILLS.get(name, Honest)(faults)
 
 
 class Keeping(Honest):
