@@ -88,7 +88,11 @@ class Server:
             return connection
         keep_alive(connection)
         connection.settimeout(_HANDSHAKE_S)
-        secured = self._context.wrap_socket(connection, server_side=True)
+        try:
+            secured = self._context.wrap_socket(connection, server_side=True)
+        except ssl.SSLEOFError as error:
+            # Closed before a word was said: a health check, which comes every few seconds.
+            raise EOFError from error
         secured.settimeout(None)
         return secured
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,9 +57,8 @@ class Daemon:
 
     def start(self) -> None:
         command = [sys.executable, "-m", "fedsim.cli", "helper", "serve", "--keys", str(self.root)]
-        self.process = subprocess.Popen(
-            [*command, "--listen", self.address], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
+        with (self.root / "log").open("ab") as log:
+            self.process = subprocess.Popen([*command, "--listen", self.address], stdout=subprocess.PIPE, stderr=log)
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == b"ready\n"
 
@@ -108,6 +108,20 @@ def test_no_more_than_a_few_connections_are_open(daemon):
         connect(daemon.address, daemon.root / "server", 5).request(b"\x01")
     for one in many:
         one.close()
+
+
+def test_a_health_check_leaves_no_line_in_the_log_and_a_stranger_does(daemon):
+    def dropped():
+        return (daemon.root / "log").read_text().count("dropped: ")
+
+    assert call("alive", "--listen", daemon.address).exit_code == 0
+    socket.create_connection(parse_address(daemon.address)).close()
+    with socket.create_connection(parse_address(daemon.address)) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    end_s = time.monotonic() + 30
+    while not dropped() and time.monotonic() < end_s:
+        time.sleep(0.05)
+    assert dropped() == 1
 
 
 def test_alive_says_whether_something_listens(daemon, tmp_path):
