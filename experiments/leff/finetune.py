@@ -1,13 +1,16 @@
 """LEFF against its baselines on a real transformer, with clients of unequal capacity and speed.
 
 ``python -m experiments.leff.finetune experiments/configs/papers/leff_minilm.toml --out leff.csv`` runs the arms with
-paired seeds, one row a run, and goes on where the table ends. Round times are virtual: counted work over the devices'
-speeds, and bytes over their links; seconds of the server's scoring and distillation are measured and stand apart.
+paired seeds, one row a run, and goes on where the table ends; ``--vary strategy.rate=0.2`` adds rows of the same
+arms with one setting changed at a time. Round times are virtual: counted work over the devices' speeds, and bytes over
+their links; seconds of the server's scoring and distillation are measured and stand apart.
+:mod:`experiments.leff.compare` reads the table.
 """
 
 import argparse
 import csv
 import math
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -55,7 +58,7 @@ class Row:
     """One run.
 
     Attributes:
-        arm, seed: which.
+        arm, seed: which; an arm with a setting of its own is followed by a blank and that.
         rounds: of the run.
         accuracy: on the test set after the last round.
         best: the best of the evaluated rounds.
@@ -86,11 +89,20 @@ class Row:
 
 
 def run_arm(config: Path, arm: str, seed: int, work: Path, more: Sequence[str] = ()) -> Row:
-    """Run one arm of one seed in a folder of its own, which is removed afterwards."""
-    name = f"{config.stem}-{arm}-{seed}"
+    """Run one arm of one seed in a folder of its own, which is removed afterwards.
+
+    Args:
+        config: the experiment's file.
+        arm: a key of :data:`ARMS`; a blank and one setting may follow, which comes after `more`.
+        seed: of the run.
+        work: folder of the run's own.
+        more: settings.
+    """
+    name = re.sub(r"[^\w.-]", "-", f"{config.stem}-{arm}-{seed}")
     shutil.rmtree(work / name, ignore_errors=True)
+    kind, *changed = arm.split()
     own = [f"seed={seed}", f"output.folder={work}", f"output.name={name}"]
-    result = simulate(load_config(config, [*own, *ARMS[arm], *more]))
+    result = simulate(load_config(config, [*own, *ARMS[kind], *more, *changed]))
     ledger = Ledger.read(result.folder)
     table = ledger.table()
     row = Row(
@@ -173,13 +185,16 @@ def main() -> None:
     parser.add_argument(
         "--set", nargs="*", default=[], metavar="KEY=VALUE", help="of all arms; {seed} stands for the seed"
     )
+    parser.add_argument(
+        "--vary", nargs="*", default=[], metavar="KEY=VALUE", help="each one a further row of every arm, by itself"
+    )
     parser.add_argument("--work", type=Path, default=Path("runs"))
     parser.add_argument("--out", type=Path, default=Path("leff.csv"))
     args = parser.parse_args()
     args.out.parent.mkdir(parents=True, exist_ok=True)
     done = {(row.arm, row.seed) for row in read(args.out)}
     for seed in args.seeds:
-        for arm in args.arms:
+        for arm in [*args.arms, *(f"{arm} {each}" for arm in args.arms for each in args.vary)]:
             if (arm, seed) in done:
                 continue
             more = [each.replace("{seed}", str(seed)) for each in args.set]
