@@ -78,8 +78,11 @@ def _problem(key: str, field: FieldInfo | None, detail: dict[str, Any], data: Ma
 
 def _bound_left_out(field: FieldInfo, detail: dict[str, Any]) -> str:
     """Name the bound of the machine's numbers, which is told only to those who passed it."""
-    bound = f"less than {detail.get('ctx', {}).get('lt')}"
-    return f", {bound}" if detail["type"] == "less_than" and bound not in allowed(field) else ""
+    if detail["type"] != "less_than":
+        return ""
+    limit = detail["ctx"]["lt"]
+    bound = f"less than {int(limit) if limit == int(limit) else limit}"  # a float field says 1.0 where we wrote 1
+    return "" if bound in allowed(field) else f", {bound}"
 
 
 def _example(section: str) -> str:

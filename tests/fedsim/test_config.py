@@ -137,7 +137,7 @@ def test_message_counts_and_lists_the_problems() -> None:
         ("data.alpha=-1", "more than 0"),
         ("data.scheme=dirichelt", "did you mean 'dirichlet'?"),
         ("training.optimizer=sdg", "did you mean 'sgd'?"),
-        ("training.momentum=1", "less than 1"),
+        ("training.momentum=1", "less than 1; the default is 0.9"),
         ("output.name=../x", "must be text"),
         ("output.name=''", "must be text"),
         ("seed=9223372036854775808", "must be a whole number"),

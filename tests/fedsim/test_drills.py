@@ -121,6 +121,21 @@ def compare(name, result, reference):
         assert np.abs(result.state.arrays[key] - array).max() < 1e-3, key
 
 
+@pytest.mark.parametrize("strategy", ["dictpfl", "fedluar", pytest.param("fedml-he", marks=pytest.mark.slow)])
+def test_clients_that_hold_the_model_are_left_out_by_their_frame_and_take_part_again(tmp_path, strategy):
+    """Frames are looked at before states are compared, so an old or foreign one does not end the run."""
+    own = ["protection.name=rlwe", "model.name=mlp", "federation.num_clients=6", "federation.rounds=3"]
+    more = [*own, f"strategy.name={strategy}", "faults.rounds=[2]", "federation.min_replies=2"]
+    bad = {"stale": (2, "round 1: this is round 2"), "corrupt": (3, "checksum"), "wrong_key": (4, "key")}
+    result = simulate(settings(tmp_path, "plain", *more, *(f"faults.{d}=[{c}]" for d, (c, _) in bad.items())))
+    turns = {(t["round"], t["client"]): t for t in Ledger.read(result.folder).clients().to_pylist()}
+    for client, words in bad.values():
+        turn = turns.pop((2, client))
+        assert turn["outcome"] == "rejected" and words in turn["reason"], turn
+    assert len(turns) == 15 and {t["outcome"] for t in turns.values()} == {"ok"}
+    assert result.metrics["client_accuracy"] > 0.2
+
+
 def test_first_rounds_are_honest(tmp_path):
     """A stale client has nothing old to send in its first round; drills stay out of rounds that are not theirs."""
     _, sets = drilled("plain")

@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsim.config import load_config
+from fedsim.config import ConfigError, load_config
 from fedsim.runner import simulate
 from fedsim.simulation.inline import InlineGrid
 from fedsim.simulation.ray_grid import RayGrid
@@ -91,6 +91,16 @@ def test_tiers_get_their_kind_and_others_the_rest():
     assert sorted(clients) == [0, 0, 1, 1, 2, 2]
     only = load_config(None, ["engine.name=ray", "engine.shares.laptop=[1, 0, 0, 2]"])
     assert [k.name for k in kinds_of(only)[0]] == ["laptop"], "nobody is left for other workers"
+
+
+def test_a_tier_that_nobody_is_of_is_refused_and_one_that_is_absent_has_no_workers():
+    wrong = load_config(None, ["engine.name=ray", "engine.shares.phone-lo=[1, 0, 0, 2]"])
+    with pytest.raises(ConfigError, match="engine.shares = phone-lo: no client is of this tier; the tiers are: laptop"):
+        kinds_of(wrong)
+    few = ["devices.profile=tiers", "devices.tiers={phone-low = 1, laptop = 99}", "federation.num_clients=2"]
+    config = load_config(None, ["engine.name=ray", *few, "engine.shares.phone-low=[1, 0, 0, 2]", "engine.workers=1"])
+    kinds, clients = kinds_of(config)
+    assert ([k.name for k in kinds], clients) == ([""], [0, 0])
 
 
 def pid(replies):
