@@ -84,6 +84,9 @@ def run_sweep(spec: Spec, trials: Sequence[Trial], folder: Path, say: Callable[[
     # It misses, at each start and end, files that trials here do not write.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+    # Paths in the settings are relative to where the sweep was started; Tune would take each trial to a folder of its
+    # own, below Ray's, which goes with the session.
+    os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
     session = RaySession(cpus=os.cpu_count() or 1, threads=1)
     try:
         tuner = tune.Tuner(
@@ -101,7 +104,13 @@ def run_sweep(spec: Spec, trials: Sequence[Trial], folder: Path, say: Callable[[
         tuner.fit()
     finally:
         session.close()
-    return failed
+    return failed | {name: "it left no run behind" for name in texts if name not in failed and _lost(trials, name)}
+
+
+def _lost(trials: Sequence[Trial], name: str) -> bool:
+    """Tell whether a trial that did not fail has no finished run where the report looks for it."""
+    config = next(trial.config for trial in trials if trial.name == name)
+    return config is not None and state_of(config).status != "finished"
 
 
 def _trainable(texts: dict[str, str]) -> Callable[[dict[str, Any]], None]:

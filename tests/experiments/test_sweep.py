@@ -71,10 +71,12 @@ def test_a_dry_run_lists_the_trials_and_starts_nothing(tmp_path):
     assert not (tmp_path / "sweeps").exists()
 
 
-def test_a_killed_sweep_goes_on_without_repeating_and_reports(tmp_path):
-    folder, path = tmp_path / "sweeps", file(tmp_path, 30)
-    command = [sys.executable, "-m", "experiments.sweep", str(path), "--folder", str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def test_a_killed_sweep_goes_on_without_repeating_and_reports(tmp_path, monkeypatch):
+    """In the folder that a sweep takes by default, below the one where it is started."""
+    monkeypatch.chdir(tmp_path)
+    folder, path = Path("sweeps"), file(tmp_path, 30)
+    command = [sys.executable, "-c", "from experiments.sweep import main; main()", str(path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not finished(folder) and process.poll() is None:
         time.sleep(0.05)
@@ -82,7 +84,7 @@ def test_a_killed_sweep_goes_on_without_repeating_and_reports(tmp_path):
     process.wait()
     before = finished(folder)
     assert before, "nothing had finished"
-    done = cli(path, "--folder", folder, "--resume", "--no-png")
+    done = cli(path, "--resume", "--no-png")
     # Four of the eight miss their deadline, which the report names; they are tried once each.
     assert done.exit_code == 1, done.output
     after = finished(folder)
@@ -91,7 +93,7 @@ def test_a_killed_sweep_goes_on_without_repeating_and_reports(tmp_path):
     assert [r["status"] for r in rows] == ["finished"] * 4 + ["failed"] * 4 + ["refused"] * 4
     assert all("delivered" in r["reason"] for r in rows if r["status"] == "failed")
     assert (folder / "small" / "report.html").exists()
-    assert "0 trials to run" not in done.output and cli(path, "--folder", folder).exit_code == 2, "a sweep is not mixed"
+    assert "0 trials to run" not in done.output and cli(path).exit_code == 2, "a sweep is not mixed"
 
 
 def test_a_trial_is_resumed_at_its_checkpoint_and_finished_ones_are_left_alone(tmp_path):
