@@ -1,7 +1,8 @@
 """Compares a run in containers with the simulation of its settings: same_as_simulation.py FOLDER RUN UP DOWN HELPER
 
-The weights are equal bit for bit where nothing random is added to them, and the bytes on the interfaces of clients and
-helper are the ledger's plus framing. UP, DOWN and HELPER are those bytes; without them the weights alone are compared.
+The weights are equal bit for bit where nothing random is added to them, and nearly so where rounding is by coins. The
+bytes on the interfaces of clients and helper are the ledger's plus framing; UP, DOWN and HELPER are those bytes, and
+without them the weights alone are compared.
 """
 
 import json
@@ -18,13 +19,20 @@ from fedsim.measure.metrics import Metrics
 from fedsim.runner import simulate
 from strategies.records import model_from_bytes
 
+#: Between weights whose sums were rounded by coins, in the few rounds of these runs.
+ROUNDED = 1e-3
 
-def is_random(config: RunConfig) -> bool:
-    """Say whether two runs of these settings differ: by noise, by coins of rounding, or by blocks drawn at random."""
+
+def largest_difference(config: RunConfig) -> float:
+    """Return how far the weights of two runs of these settings may lie apart.
+
+    Noise and blocks drawn at random have no bound here; coins of rounding alone move a weight by a step of the
+    fixed-point numbers, and what is trained from it by little more.
+    """
     protection = config.protection
     if isinstance(protection, PreambleConfig):
-        return not protection.dense or protection.noise != "off-not-private"
-    return getattr(protection, "rounding", "nearest") == "stochastic"
+        return ROUNDED if protection.dense and protection.noise == "off-not-private" else float("inf")
+    return ROUNDED if getattr(protection, "rounding", "nearest") == "stochastic" else 0.0
 
 
 def accuracy(metrics: dict[str, float]) -> float:
@@ -45,9 +53,8 @@ def same_weights(folder: Path, run: Path) -> None:
     for path in models:
         state = model_from_bytes(path.read_bytes())
         pairs = [(state.arrays[name], array) for name, array in simulated.state.arrays.items()]
-        equal = all(np.array_equal(one, two) for one, two in pairs)
-        assert equal or is_random(config), f"{path} is not the simulation's model"
         distances.append(max(float(np.abs(one.astype(float) - two).max()) for one, two in pairs))
+        assert distances[-1] <= largest_difference(config), f"{path} is {distances[-1]:g} from the simulation's model"
     table = Metrics.read(run).table()
     last = {f"{row['side']}_{row['name']}": row["value"] for row in table.to_pylist()}
     print(
