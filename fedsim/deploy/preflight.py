@@ -17,12 +17,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
+from fedsim.config import load_config
 from fedsim.deploy.folder import Node
 from fedsim.doctor import Check
+from fedsim.errors import FedsimError
 
 #: Flower accepts a node's signature from 5 s in the future to 305 s in the past of the server's clock.
 AHEAD_S, BEHIND_S = 5.0, 305.0
 _CONNECT_S = 5.0
+_OWN_FILES = ("key", "certificate of the authority", "settings")
 _HEALTH, _CONTROL = "/health", "/v1/control/list-nodes"
 
 
@@ -58,6 +61,8 @@ def examine(node: Node, now: Callable[[], datetime] = lambda: datetime.now(UTC))
         now: this host's clock.
     """
     checks = [check_key(Path(node.key)), check_authority(Path(node.certificate), now())]
+    if node.settings:
+        checks.append(check_settings(Path(node.settings)))
     if node.helper:
         checks.append(check_helper(Path(node.helper)))
     try:
@@ -91,7 +96,7 @@ def wait_until_ready(node: Node, limit_s: float, tell: Callable[[str], None]) ->
             tell(text)
             told = text
         # What lies in this client's own files does not become right by waiting.
-        hopeless = any(check.name in ("key", "certificate of the authority") for check in failed)
+        hopeless = any(check.name in _OWN_FILES for check in failed)
         if not failed or hopeless or time.monotonic() >= end_s:
             return checks
         time.sleep(min(pause_s, max(0.0, end_s - time.monotonic())))
@@ -131,6 +136,16 @@ def check_authority(path: Path, now: datetime) -> Check:
         when = f"from {found.not_valid_before_utc:%Y-%m-%d} to {found.not_valid_after_utc:%Y-%m-%d}"
         return Check(name, "failed", f"{path} is valid {when} only", "renew it, or set this host's clock")
     return Check(name, "ok", f"valid until {found.not_valid_after_utc:%Y-%m-%d}")
+
+
+def check_settings(path: Path) -> Check:
+    """Check that the settings to which the client agreed are some that this version knows."""
+    remedy = "install the version of fedsim that the server has, or copy the client's folder again"
+    try:
+        load_config(path)
+    except FedsimError as error:
+        return Check("settings", "failed", f"{path.name}: {' '.join(str(error).split())}", remedy)
+    return Check("settings", "ok", "known to this version")
 
 
 def check_helper(path: Path) -> Check:

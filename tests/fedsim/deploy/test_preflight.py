@@ -75,6 +75,7 @@ def serve(tmp_path, authority):
 def node(tmp_path, authority):
     def make(port):
         (tmp_path / "ca.crt").write_bytes(authority.certificate)
+        (tmp_path / "settings.toml").touch()
         if not (tmp_path / "node.key").exists():
             write_private(tmp_path / "node.key", make_node_key()[0])
         Node(superlink=f"127.0.0.1:{port}", partition_id=0, num_partitions=1).write(tmp_path / "node.toml")
@@ -185,6 +186,7 @@ def test_keys_that_flower_would_not_take(tmp_path):
         ("address", "refuses connections"),
         ("key", "cannot be read"),
         ("clock", "s behind the server's: at most"),
+        ("settings", "federation.evaluated = true: no such setting"),
     ],
 )
 def test_a_client_that_cannot_start_says_why_and_ends_with_code_5(serve, node, tmp_path, wrong, message):
@@ -196,6 +198,8 @@ def test_a_client_that_cannot_start_says_why_and_ends_with_code_5(serve, node, t
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
     node(port)
+    if wrong == "settings":
+        (tmp_path / "settings.toml").write_text("[federation]\nevaluated = true\n")
     if wrong == "key":
         (tmp_path / "node.key").unlink()
     done = CliRunner().invoke(app, ["deploy", "node", str(tmp_path), "--wait", "0"])
