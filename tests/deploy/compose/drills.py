@@ -110,7 +110,7 @@ def follower(fedsim: Path, place: Path) -> None:
         found.past(2, 3, 200)
         found.compose("restart", "superlink")
         at = len(found.rounds())
-        assert followed.wait(timeout=400) == 0 and len(found.rounds()) == 40
+        assert followed.wait(timeout=900) == 0 and len(found.rounds()) == 40
         text = found.log(1).read_text(errors="replace")
         assert "round 40/40" in text and at < 40
         say(f"SuperLink restarted after round {at}: `deploy run` showed the run to round 40 and ended with code 0")
@@ -163,7 +163,7 @@ def helper(fedsim: Path, place: Path) -> None:
         say(f"helper stopped: the run ended after round {before} with code {running.returncode}: {said}")
         found.compose("start", "helper")
         resumed = found.follow("--resume", name)
-        assert resumed.wait(timeout=300) == 0 and len(found.rounds()) == 40, found.rounds()
+        assert resumed.wait(timeout=900) == 0 and len(found.rounds()) == 40, found.rounds()
         say("helper started, run resumed: all 40 rounds done, code 0")
 
 
