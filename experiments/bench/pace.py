@@ -112,7 +112,7 @@ def _watch(runs: Path, rounds: int) -> tuple[list[float], list[float]]:
 def _server(deployment: Deployment) -> Iterator[None]:
     with temporary_home() as home:
         environment = process_environment(os.environ, home) | server_variables(deployment)
-        commands = superlink_command(deployment, home), runner_command(deployment, home)
+        commands = superlink_command(deployment, home), runner_command(deployment)
         with _running(commands[0], environment), _running(commands[1], environment):
             yield
 

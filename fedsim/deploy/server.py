@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import sys
 import threading
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def run_server(deployment: Deployment, listen: str) -> int:
         environment = process_environment(os.environ, home) | server_variables(deployment)
         members = [
             Member("SuperLink", superlink_command(deployment, home), environment),
-            Member("ServerApp runner", runner_command(deployment, home), environment),
+            Member("ServerApp runner", runner_command(deployment), environment),
             Member("nginx", [nginx, "-e", "stderr", "-c", str(config)], environment),
         ]
         threading.Thread(target=_register, args=(deployment,), daemon=True).start()
@@ -96,11 +97,11 @@ def superlink_command(deployment: Deployment, home: Path) -> list[str]:
     ]
 
 
-def runner_command(deployment: Deployment, home: Path) -> list[str]:
-    """Return the command of the process that starts a ServerApp for each run."""
+def runner_command(deployment: Deployment) -> list[str]:
+    """Return the command of the process that forks a ServerApp for each run."""
     server, superlink = deployment.server, f"127.0.0.1:{deployment.superlink_port}"
     return [
-        *(str(home / "bin" / "flower-superexec"), "--runtime-api-address", superlink),
+        *(sys.executable, "-P", "-m", "fedsim.deploy.runner", "--runtime-api-address", superlink),
         *("--root-certificates", str(server / "ca.crt")),
         *("--superexec-auth-secret-file", str(server / "runner.secret")),
     ]

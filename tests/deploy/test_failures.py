@@ -5,6 +5,8 @@ import json
 import psutil
 import pytest
 
+from fedsim.deploy.runner import TITLE
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 #: Many short rounds, so that some lie before, during and after the absence.
@@ -71,7 +73,7 @@ def test_a_run_whose_server_app_was_killed_fails_and_is_resumed(running, wait_fo
     with running("federation.rounds=60") as found:
         begin(found, wait_for)
         family = psutil.Process(found.processes["server"].pid).children(recursive=True)
-        (app,) = [p for p in family if p.status() != psutil.STATUS_ZOMBIE and "serverapp" in " ".join(p.cmdline())]
+        (app,) = [p for p in family if p.status() != psutil.STATUS_ZOMBIE and p.name() == TITLE]
         app.kill()
         assert found.ended("run", 240) == 1, found.logs()
         assert "finished:failed" in found.log("run").splitlines()[-1]

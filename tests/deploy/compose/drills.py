@@ -89,7 +89,7 @@ def _one_too_many(found: Federation) -> None:
 
 def _server_app_killed(found: Federation, follower: "subprocess.Popen[bytes]") -> None:
     name, before = found.run_name(), len(found.rounds())
-    rows = docker("top", found.compose("ps", "--quiet", "runner"), "-eo", "pid,args").splitlines()
+    rows = docker("top", found.compose("ps", "--quiet", "runner"), "-eo", "pid,comm").splitlines()
     (pid,) = [int(row.split()[0]) for row in rows if "flwr-serverapp" in row]
     os.kill(pid, signal.SIGKILL)
     assert follower.wait(timeout=240) != 0
