@@ -39,7 +39,7 @@ deploy-demo: $(VENV)/.installed
 	scripts/deploy_demo.sh $(BIN)/fedsim $(ARGS)
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

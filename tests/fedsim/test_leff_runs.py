@@ -20,6 +20,7 @@ BASE = ["task.name=digits", "model.name=vit-tiny", "model.options.dim=16", "mode
 BASE += ["federation.num_clients=6", "federation.rounds=2", "training.optimizer=adamw", "training.lr=0.003"]
 BASE += ["training.max_steps=2", "output.report=false", "engine.name=inline", "data.proxy_examples=64"]
 LEFF = ["strategy.name=leff", "strategy.distil_steps=2", "strategy.proxy_batch=16", "strategy.proxy_batches=1"]
+TURNS = [*LEFF, "strategy.selector=round_robin"]
 
 
 def settings(folder, *more):
@@ -33,9 +34,14 @@ def column(ledger, phase, name, server_round):
     return rows[name].to_pylist()
 
 
-def test_bytes_work_and_memory_of_each_client_follow_its_tier(tmp_path):
-    result = simulate(settings(tmp_path, *LEFF, "strategy.selector=round_robin", "output.name=leff"))
-    full = simulate(settings(tmp_path, "strategy.name=partial", "output.name=full"))
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run of two rounds that nothing disturbed."""
+    return simulate(settings(tmp_path_factory.mktemp("leff"), *TURNS, "output.name=whole"))
+
+
+def test_bytes_work_and_memory_of_each_client_follow_its_tier(whole, tmp_path):
+    result, full = whole, simulate(settings(tmp_path, "strategy.name=partial", "output.name=full"))
     nbytes = {n: a.nbytes for n, a in result.state.arrays.items()}
     block = sum(b for n, b in nbytes.items() if n.startswith("blocks.0."))
     tail = sum(b for n, b in nbytes.items() if n.startswith(("norm.", "head.")))
@@ -59,23 +65,23 @@ class Interrupting(NullObserver):
             raise KeyboardInterrupt
 
 
-def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path):
+def test_an_interrupted_run_resumes_to_the_same_bits(whole, tmp_path):
     """Check 22, end to end: students of the last round are in the checkpoint."""
-    whole = simulate(settings(tmp_path, *LEFF, "output.name=whole"))
     with pytest.raises(KeyboardInterrupt):
-        run(settings(tmp_path, *LEFF, "output.name=cut"), Interrupting())
-    resumed = simulate(settings(tmp_path, *LEFF, "output.name=cut"), resume=True)
+        run(settings(tmp_path, *TURNS, "output.name=cut"), Interrupting())
+    resumed = simulate(settings(tmp_path, *TURNS, "output.name=cut"), resume=True)
     assert resumed.weights_sha256 == whole.weights_sha256
 
 
 @pytest.mark.parametrize("more", [["strategy.trained=tail"], ["strategy.trained=lora", "model.options.lora_rank=2"]])
 def test_baselines_run(tmp_path, more):
-    result = simulate(settings(tmp_path, "strategy.name=partial", *more))
+    result = simulate(settings(tmp_path, "strategy.name=partial", *more, "federation.rounds=1"))
     assert np.isfinite(result.metrics["server_loss"])
 
 
 def test_token_models_run(tmp_path):
     more = ["task.options.tokens=true", "model.name=decoder-tiny", "model.options.vocab=18", "federation.rounds=1"]
+    more += ["training.max_steps=1", "training.batch_size=8", "data.proxy_examples=16", "strategy.proxy_batch=8"]
     result = simulate(settings(tmp_path, *LEFF, *more))
     assert np.isfinite(result.metrics["server_loss"])
 
