@@ -82,10 +82,11 @@ def test_ended_runs_are_let_go(monkeypatch):
     monkeypatch.setattr(runner, "run_serverapp", lambda **given: None)
     executor = ForkingExecutor()
     executor.launch(spec())
+    (child,) = executor._children
     end_s = time.monotonic() + 30
     while executor._children and time.monotonic() < end_s:
         executor.reconcile()
         time.sleep(0.01)
     assert not executor._children
     with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+        os.waitpid(child, os.WNOHANG)
