@@ -46,7 +46,7 @@ def compared(rows: Sequence[Row], against: str) -> list[list[str]]:
 def _line(rows: Sequence[Row], arm: str, against: str) -> list[str]:
     own, base = ([row for row in rows if row.arm == each] for each in (arm, against))
     found = [row.accuracy for row in own]
-    round_s, memory = _mean(own, "round_s"), _mean(own, "peak_first_bytes")
+    round_s, (memory, base_memory) = _mean(own, "round_s"), (_mean(each, "peak_first_bytes") for each in (own, base))
     return [
         arm,
         ", ".join(f"{value:.3f}" for value in found),
@@ -55,7 +55,8 @@ def _line(rows: Sequence[Row], arm: str, against: str) -> list[str]:
         f"{round_s:.3f} s",
         f"{_mean(base, 'round_s') / round_s:.2f}",
         f"{_mean(own, 'spread'):.2f}",
-        f"{memory / 1e6:.1f} MB ({memory / _mean(base, 'peak_first_bytes'):.2f})",
+        # That client may take no part in an arm: its memory is 0 then.
+        f"{memory / 1e6:.1f} MB ({memory / base_memory:.2f})" if memory and base_memory else "none",
         f"{_mean(own, 'upload_bytes') / 1e6:.1f} MB",
     ]
 

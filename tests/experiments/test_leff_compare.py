@@ -24,6 +24,8 @@ def test_a_line_has_means_paired_differences_and_costs_against_the_other_arm():
     assert full[:4] == ["full", "0.800, 0.600", "0.700 ± 1.271", ""] and full[5] == "1.00"
     assert leff[3] == "-7.0 ± 38.1"
     assert leff[4:] == ["2.000 s", "3.00", "2.00", "1.0 MB (0.25)", "2.0 MB"]
+    idle = replace(ROW, arm="strongest", peak_first_bytes=0)
+    assert [line[7] for line in compared([ROW, idle], "strongest")] == ["none", "none"]
     with pytest.raises(ValueError, match=r"arm 'head' has no row: must be one of full, leff"):
         compared(ROWS, "head")
 
