@@ -55,6 +55,11 @@ class Compose:
             raise EngineError(f"docker compose {arguments[0]} ended with code {code}: its output above says why")
 
     def _call(self, *arguments: str) -> int:
+        if not self._file.is_file():
+            raise EngineError(
+                f"{self._file} is not there: the services are described in the repository's; go to a clone, or name "
+                "the file with --file"
+            )
         command = self.command(*arguments)
         self._tell("$ " + shlex.join(command))
         try:

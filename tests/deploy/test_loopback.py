@@ -71,7 +71,7 @@ def test_a_client_with_an_unknown_key_is_kept_out_with_a_sentence(ran, strangers
     strangers_key(folder)
     before = len(ran.log("client-2"))
     ran.start_client(2)
-    wait_for(lambda: "next try in 2 s" in ran.log("client-2")[before:], 60, ran.logs)
+    wait_for(lambda: "next try in 2 s" in ran.log("client-2")[before:], 300, ran.logs)
     assert "its key is not registered" in ran.log("client-2")[before:]
     assert ran.stop("client-2") == 0
 
