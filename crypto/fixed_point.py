@@ -102,7 +102,7 @@ class FixedPoint:
         """Return the finest codec whose sums of `clients` vectors fit a ring of `ring_bits` bits.
 
         Raises:
-            BudgetExceeded: not even one bit a value fits.
+            BudgetExceeded: not even one bit a value fits, or the steps would be too wide for a double.
         """
         spare = ring_bits - weight_bits - _log2_ceil(clients)
         # 2 * ceil(bound * 2^f) + 1 <= 2^spare needs bound * 2^f <= 2^(spare-1) - 1; frexp gives bound < 2^exponent.
@@ -112,6 +112,11 @@ class FixedPoint:
             if spare >= 2 and -64 <= fraction_bits <= min(64, max_fraction_bits):
                 if bound * 2.0**fraction_bits <= 2.0 ** min(spare - 1, _MAX_VALUE_BITS) - 1:
                     return cls(bound=bound, fraction_bits=fraction_bits, weight_bits=weight_bits, stochastic=stochastic)
+        if spare >= 2:
+            raise BudgetExceeded(
+                f"bound {bound:g}: in {spare} bits a step would be wider than 2^64; give a smaller bound, near the largest "
+                "value that a coordinate takes"
+            )
         raise BudgetExceeded(
             f"{clients} clients with {weight_bits} weight bits leave {spare} bits of a {ring_bits}-bit ring for a "
             f"value within {bound:g}: at least 2 are needed; use a wider ring or fewer clients"

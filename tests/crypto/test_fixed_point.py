@@ -125,6 +125,13 @@ def test_refuses_a_budget_that_wraps():
     assert codec.headroom_bits(10, 32) == -2
 
 
+def test_what_does_not_fit_is_told_by_what_is_wrong():
+    with pytest.raises(BudgetExceeded, match="leave 1 bits of a 8-bit ring.*fewer clients"):
+        FixedPoint.fitting(bound=1.0, clients=128, ring_bits=8)
+    with pytest.raises(BudgetExceeded, match=r"bound 1e\+30: in 22 bits.*a smaller bound"):
+        FixedPoint.fitting(bound=1e30, clients=1, ring_bits=22)
+
+
 @given(st.floats(1e-6, 1e6), st.integers(1, 10**6), st.integers(8, 64), st.integers(0, 8))
 def test_fitting_is_the_finest_that_cannot_wrap(bound, clients, ring_bits, weight_bits):
     plan = dict(bound=bound, clients=clients, ring_bits=ring_bits, weight_bits=weight_bits)
