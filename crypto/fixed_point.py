@@ -114,8 +114,8 @@ class FixedPoint:
                     return cls(bound=bound, fraction_bits=fraction_bits, weight_bits=weight_bits, stochastic=stochastic)
         if spare >= 2:
             raise BudgetExceeded(
-                f"bound {bound:g}: in {spare} bits a step would be wider than 2^64; give a smaller bound, near the largest "
-                "value that a coordinate takes"
+                f"bound {bound:g}: in {spare} bits a step would be wider than 2^64; give a smaller bound, near the "
+                "largest value that a coordinate takes"
             )
         raise BudgetExceeded(
             f"{clients} clients with {weight_bits} weight bits leave {spare} bits of a {ring_bits}-bit ring for a "

@@ -9,16 +9,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedsim._cli.exits import exits
+from fedsim.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from crypto.preamble.sizing import Choice
 
 _DEFAULT_SHARE = 8
+#: Option -> least, most, remedy; the bounds are those of the settings of protection.preamble.
+_RANGES = {
+    "--epsilon": (1e-3, 500.0, "1 to 10 is usual"),
+    "--delta": (1e-30, 0.999, "far below one over the number of clients is usual"),
+    "--clip-norm": (1e-30, 1e30, "give the norm that updates have about"),
+}
 
 
 def privacy(
     dimension: Annotated[
-        int | None, typer.Option("--dimension", "-d", min=1, help="D, coordinates of an update.")
+        int | None, typer.Option("--dimension", "-d", min=1, max=10**11, help="D, coordinates of an update.")
     ] = None,
     model: Annotated[str, typer.Option("--model", help="Count this model's parameters instead.")] = "",
     task: Annotated[str, typer.Option("--task", help="Task that the model is built for.")] = "digits",
@@ -37,6 +44,7 @@ def privacy(
 ) -> None:
     """Choose blocks and noise of PREAMBLE for a privacy target, and say what they cost."""
     with exits():
+        _within({"--epsilon": epsilon, "--delta": delta, "--clip-norm": clip_norm}, word_bits)
         length = dimension if dimension is not None else _count(model, task)
         privacy_of = importlib.import_module("crypto.preamble.sizing")
         shaped = importlib.import_module("crypto.preamble.blocks").BlockShape
@@ -57,6 +65,19 @@ def privacy(
     width = max(map(len, values))
     for name, value in values.items():
         typer.echo(f"{name.replace('_', ' '):<{width}}  {_shown(value)}")
+
+
+def _within(given: dict[str, float], word_bits: int) -> None:
+    problems = [
+        Problem(option, f"{value:g}", f"must be a number from {_RANGES[option][0]:g} to {_RANGES[option][1]:g}", remedy)
+        for option, value in given.items()
+        if not _RANGES[option][0] <= value <= _RANGES[option][1]
+        for remedy in [_RANGES[option][2]]
+    ]
+    if word_bits not in (32, 64):
+        problems.append(Problem("--word-bits", str(word_bits), "must be 32 or 64", "leave it out for 64"))
+    if problems:
+        raise ConfigError(problems)
 
 
 def facts(choice: "Choice", clients: int, rounds: int, round_epsilon: float) -> dict[str, float]:

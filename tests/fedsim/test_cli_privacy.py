@@ -37,7 +37,11 @@ def test_a_models_parameters_are_counted():
         ([], 2, "--dimension"),
         (["-d", "4096", "--block-size", "256"], 2, "together"),
         (["-d", "4096", "--bytes", "10"], 2, "raise the budget"),
-        (["-d", "4096", "--delta", "2"], 1, "delta"),
+        (["-d", "4096", "--delta", "2"], 2, "--delta = 2: must be a number from 1e-30 to 0.999; far below"),
+        (["-d", "4096", "--epsilon", "nan"], 2, "--epsilon = nan: must be a number from 0.001 to 500; 1 to 10"),
+        (["-d", "4096", "--clip-norm", "0"], 2, "--clip-norm = 0: must be a number"),
+        (["-d", "4096", "--word-bits", "16"], 2, "--word-bits = 16: must be 32 or 64; leave it out"),
+        (["-d", "10000000000000"], 2, "--dimension"),
     ],
 )
 def test_what_cannot_be_sized_says_why(words, code, message):
