@@ -32,6 +32,7 @@ from strategies.records import (
     record_dict,
     sealed_record,
 )
+from strategies.rounds import answer
 from strategies.state import load_state_arrays
 
 app = ClientApp()
@@ -123,7 +124,7 @@ def train_round(message: Message, context: Context) -> Message:
         costs |= {"clipped": float(sealed.clipped), "coordinates": float(sealed.length)}
     put(reply, "phases", watch.record(costs))
     drill.send(reply, context.state)
-    return Message(reply, reply_to=message)
+    return answer(message, reply)
 
 
 def _drill(site: Site, server_round: int, client: int) -> Honest:

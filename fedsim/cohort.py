@@ -132,7 +132,7 @@ def train_from(
 
 
 def _to_numpy(tensor: Tensor) -> NDArray[np.generic]:
-    plain = tensor.cpu()
+    plain = tensor if tensor.is_cpu else tensor.cpu()
     array: NDArray[np.generic] = (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
     return array
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from crypto.fixed_point import CLIPPING_WARNING_SHARE
 from fedsim.checkpoint import Checkpoint, save_checkpoint, save_clients
 from fedsim.events import Observer, RoundEnd
-from fedsim.measure.ledger import HELPER, SERVER, ClientRound, Entry, Ledger
+from fedsim.measure.ledger import HELPER, SERVER, ClientRound, Entry, Ledger, Row
 from fedsim.measure.metrics import VIRTUAL_ROUND_S, Metrics
 from fedsim.measure.runfolder import RunFolder
 from fedsim.simulation.clock import Turn, VirtualClock
@@ -34,6 +34,10 @@ log = logging.getLogger(__name__)
 _COUNTS = ("sampled", "accepted", "round_s", "clipped_share", "energy_j", VIRTUAL_ROUND_S)
 #: Phases of a client's own clock, in order, as the client app names them.
 _CLIENT_PHASES = ("download", "open", "evaluate", "train", "seal", "upload")
+
+#: Rows of a round that are put into the ledger at once, and seconds that rows are held before they go to the disk.
+_ROWS_AT_ONCE = 4096
+_HOLD_S = 0.5
 
 
 class Served(Protocol):
@@ -94,7 +98,7 @@ class Recorder:
         self.metrics = Metrics(folder.path, keep_rounds=resumed_round)
         self.last_round = resumed_round or 0
         self.last = self._of_round(self.last_round)
-        self._evaluate_s = 0.0
+        self._evaluate_s, self._flushed_s = 0.0, -math.inf
         self._virtual_s = math.nan
         self._fairness: dict[str, float] = {}
         if resumed_round:
@@ -113,7 +117,11 @@ class Recorder:
         return {"accuracy": result.accuracy, "loss": result.loss}
 
     def round_done(self, record: RoundRecord, strategy: Served) -> None:
-        """Write a round down; a run that dies afterwards has lost nothing of it."""
+        """Write a round down.
+
+        Where rounds are short, the ledger's rows are held for up to half a second, but never beyond a checkpoint: a run
+        that is killed has all that it needs to go on.
+        """
         self._book(record)
         self._measure(record)
         self._checkpoint(record, strategy)
@@ -137,9 +145,13 @@ class Recorder:
 
     def _book(self, record: RoundRecord) -> None:
         clock, committee_s = self.clock, 0.0
+        add_s, rows = clock.add_s(), list[Row]()
         for at, (node, item) in enumerate(record.pairs()):
-            turn = clock.turns.get(node.partition_id)
-            self.ledger.extend(_entries(record, at, node.partition_id, item, turn, clock.add_s()))
+            rows += _entries(record, at, node.partition_id, item, clock.turns.get(node.partition_id), add_s)
+            if len(rows) > _ROWS_AT_ONCE:
+                self.ledger.add_rows(rows)
+                rows = []
+        self.ledger.add_rows(rows)
         for client, item in record.evaluated.items():
             flops = item.num_examples * self.site.evaluation_flops_per_example
             received, _ = record.evaluate_downloads.get(client, (0, 0))
@@ -165,7 +177,12 @@ class Recorder:
             self._evaluate_s = 0.0
         for whole in _turns(record):
             self.ledger.add_client(whole)
+        if record.round == record.rounds or time.monotonic() - self._flushed_s >= _HOLD_S:
+            self._flush()
+
+    def _flush(self) -> None:
         self.ledger.flush()
+        self._flushed_s = time.monotonic()
 
     def _measure(self, record: RoundRecord) -> None:
         for side in ("server", "client"):
@@ -211,6 +228,7 @@ class Recorder:
         """Write a checkpoint of a round: the model or the sealed total, the strategy's state, and the clients'."""
         if strategy.state is None:
             return
+        self._flush()
         keep = self.site.config.output.keep
         # First, so that a checkpoint is never without them.
         if states := self._client_states():
@@ -249,14 +267,12 @@ def clipped_share(record: RoundRecord) -> float | None:
     return sum(each.get("clipped", 0.0) for each in phases) / coordinates if coordinates else None
 
 
-def _entries(
-    record: RoundRecord, at: int, client: int, item: Delivered, turn: Turn | None, add_s: float
-) -> list[Entry]:
+def _entries(record: RoundRecord, at: int, client: int, item: Delivered, turn: Turn | None, add_s: float) -> list[Row]:
     """Return the phases of a training round of the client that was sampled at this place.
 
     A client whose reply came too late in virtual time did all its work: the turn knows of it, and its bytes count.
     """
-    entries = []
+    rows: list[Row] = []
     downloaded, logical = record.download(at)
     virtual = turn.seconds if turn else {}
     uploaded = item.upload_bytes or (turn.work.upload_bytes if turn else 0)
@@ -267,25 +283,15 @@ def _entries(
         if seconds is None and not (received or sent or virtual.get(phase)):
             continue
         counted = turn.work.flops if turn and phase == "train" else 0
-        entries.append(
-            Entry(
-                round=record.round,
-                client=client,
-                phase=phase,
-                logical_bytes=item.sealed_bytes if sent else logical if received else 0,
-                wire_bytes=uploaded if sent else downloaded if received else 0,
-                measured_s=seconds or 0.0,
-                virtual_s=virtual.get(phase, math.nan),
-                flops=int(item.phases.get(f"{phase}_flops", counted)),
-                peak_memory_bytes=int(item.phases.get(f"{phase}_peak_bytes", 0)),
-                outcome=outcome(item) if sent else "ok",
-                reason=item.error if sent else "",
-            )
-        )
+        numbers = item.sealed_bytes if sent else logical if received else 0
+        moved = uploaded if sent else downloaded if received else 0
+        flops, peak = item.phases.get(f"{phase}_flops", counted), item.phases.get(f"{phase}_peak_bytes", 0)
+        end = (outcome(item), item.error) if sent else ("ok", "")
+        times = seconds or 0.0, virtual.get(phase, math.nan)
+        rows.append((record.round, client, phase, numbers, moved, *times, int(flops), int(peak), *end))
     if item.add_s:
-        added = Entry(round=record.round, client=client, phase="add", measured_s=item.add_s, virtual_s=add_s)
-        entries.append(added)
-    return entries
+        rows.append((record.round, client, "add", 0, 0, item.add_s, add_s, 0, 0, "ok", ""))
+    return rows
 
 
 def _evaluation_entries(record: RoundRecord, client: int, item: Delivered, virtual: Mapping[str, float]) -> list[Entry]:

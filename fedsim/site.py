@@ -85,21 +85,7 @@ class Site:
         """
         if self.own_data:
             return everything(self.dataset.train_y, self.config.federation.num_clients, self.dataset.num_classes)
-        data = self.config.data
-        options = {k: getattr(data, k) for k in scheme_options(data.scheme) if hasattr(data, k)}
-        labels, ids = self.dataset.train_y, self.dataset.client_ids
-        shared, kept = split_proxy(labels, proxy_examples(self.config), self.config.seed)
-        dealt = partition(
-            labels[shared],
-            self.config.federation.num_clients,
-            data.scheme,
-            seed=self.config.seed,
-            client_ids=None if ids is None else ids[shared],
-            policy=data.policy,
-            min_size=data.min_size,
-            **options,
-        )
-        return replace(dealt, indices=[shared[rows] for rows in dealt.indices]) if len(kept) else dealt
+        return _DEALT.of(self.config, self.dataset)
 
     @cached_property
     def model(self) -> nn.Module:
@@ -224,21 +210,17 @@ class Site:
         return flops_per_example(self.model, self.dataset.input_shape, backward=False)
 
     @cached_property
-    def _clients(self) -> "OrderedDict[int, tuple[Tensor, Tensor]]":
-        return OrderedDict()
+    def _clients(self) -> "_Held":
+        return _Held(_CACHE_BYTES)
 
     def train_data(self, client: int) -> tuple[Tensor, Tensor]:
         """Return a client's training examples and labels as tensors, kept between rounds while they fit."""
-        cache = self._clients
-        if client in cache:
-            cache.move_to_end(client)
-            return cache[client]
+        held = self._clients.find(client)
+        if held is not None:
+            return held
         rows = self.partition.indices[client]
-        pair = as_inputs(self.dataset.train_x[rows]), torch.from_numpy(self.dataset.train_y[rows].astype(np.int64))
-        cache[client] = pair
-        while len(cache) > 1 and sum(x.nbytes for x, _ in cache.values()) > _CACHE_BYTES:
-            cache.popitem(last=False)
-        return pair
+        labels = torch.from_numpy(self.dataset.train_y[rows].astype(np.int64))
+        return self._clients.keep(client, (as_inputs(self.dataset.train_x[rows]), labels))
 
     def test_data(self, client: int) -> tuple[Tensor, Tensor]:
         """Return a client's share of the test set: every num_clients-th row from its own number.
@@ -255,6 +237,70 @@ class Site:
     def test_set(self) -> tuple[Tensor, Tensor]:
         """The whole test set."""
         return as_inputs(np.array(self.dataset.test_x)), torch.tensor(self.dataset.test_y)
+
+
+class _Held:
+    """The tensors of the clients that were asked for last, as many as fit.
+
+    Args:
+        most_bytes: of their examples; the newest client's are kept whatever their size.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most, self._bytes = most_bytes, 0
+        self._pairs: OrderedDict[int, tuple[Tensor, Tensor]] = OrderedDict()
+
+    def find(self, client: int) -> tuple[Tensor, Tensor] | None:
+        """Return a client's pair if it is held."""
+        if client in self._pairs:
+            self._pairs.move_to_end(client)
+        return self._pairs.get(client)
+
+    def keep(self, client: int, pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Hold a pair that was not, give up the oldest ones, and return it."""
+        self._pairs[client] = pair
+        # Counted as it changes: a sum over all that is held would make a round's cost grow with registered clients.
+        self._bytes += pair[0].nbytes
+        while len(self._pairs) > 1 and self._bytes > self._most:
+            _, (x, _) = self._pairs.popitem(last=False)
+            self._bytes -= x.nbytes
+        return pair
+
+
+class _Dealt:
+    """The last partition of this process: a run's sites (clients', server's) have the same data, and deal them once."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Dataset, str, Partition] | None = None
+
+    def of(self, config: RunConfig, dataset: Dataset) -> Partition:
+        """Return which rows each client holds."""
+        settings = f"{config.data!r} {config.federation.num_clients} {config.seed} {proxy_examples(config)}"
+        last = self._last
+        if last is None or last[0] is not dataset or last[1] != settings:
+            last = self._last = dataset, settings, _deal(config, dataset)
+        return last[2]
+
+
+_DEALT = _Dealt()
+
+
+def _deal(config: RunConfig, dataset: Dataset) -> Partition:
+    data = config.data
+    options = {k: getattr(data, k) for k in scheme_options(data.scheme) if hasattr(data, k)}
+    labels, ids = dataset.train_y, dataset.client_ids
+    shared, kept = split_proxy(labels, proxy_examples(config), config.seed)
+    dealt = partition(
+        labels[shared],
+        config.federation.num_clients,
+        data.scheme,
+        seed=config.seed,
+        client_ids=None if ids is None else ids[shared],
+        policy=data.policy,
+        min_size=data.min_size,
+        **options,
+    )
+    return replace(dealt, indices=[shared[rows] for rows in dealt.indices]) if len(kept) else dealt
 
 
 def _work(model: nn.Module) -> tuple[object, ...]:

@@ -22,7 +22,7 @@ from strategies.nodes import Node, Participation, discover
 from strategies.outcome import RoundRecord, logical_bytes, mean_arrays, means
 from strategies.plan import RoundPlan
 from strategies.records import array_record, model_record, read_model, sealed_record, wire_bytes
-from strategies.rounds import chunk_size, chunked, in_order, stream
+from strategies.rounds import chunk_size, chunked, in_order, like, stream
 from strategies.sealed_state import SealedState
 
 log = logging.getLogger(__name__)
@@ -271,11 +271,11 @@ def _sizes(contents: list[RecordDict]) -> list[tuple[int, int]]:
 
 
 def _addressed(contents: list[RecordDict], nodes: list[Node], kind: str, server_round: int) -> list[Message]:
-    group = str(server_round)
-    return [
-        Message(c, dst_node_id=n.node_id, message_type=kind, group_id=group)
-        for c, n in zip(contents, nodes, strict=True)
-    ]
+    if not nodes:
+        return []
+    # Flower's constructor checks and looks up the same for each message; the others are the first one's likes.
+    first = Message(contents[0], dst_node_id=nodes[0].node_id, message_type=kind, group_id=str(server_round))
+    return [first, *(like(first, c, n.node_id) for c, n in zip(contents[1:], nodes[1:], strict=True))]
 
 
 __all__ = ["RoundLoop"]

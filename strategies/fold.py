@@ -12,7 +12,7 @@ from crypto import CryptoError, WireError
 from crypto.base import Adder, Plan, Tag
 from strategies.clipping import NormLimit
 from strategies.protection import Protection
-from strategies.records import config_record, find, need, put, read_sealed, sealed_record, wire_bytes
+from strategies.records import config_record, find, inside, need, put, read_sealed, sealed_record, wire_bytes
 from strategies.rounds import Reducer
 
 #: Error codes of replies that the server, or a worker for it, refuses.
@@ -243,7 +243,7 @@ def sealed_parts(content: RecordDict, aggregators: int) -> list[bytes]:
 def reply_bytes(content: RecordDict) -> int:
     """Return what Flower moved for a client's reply, also after its parts were folded."""
     folded = find(content, "folded", ConfigRecord)
-    return wire_bytes(content) if folded is None else _number(folded, "upload_bytes")
+    return wire_bytes(content) if folded is None else _number(inside(folded), "upload_bytes")
 
 
 def check_examples(content: RecordDict) -> int:
@@ -253,7 +253,7 @@ def check_examples(content: RecordDict) -> int:
         WireError: missing, not a finite number, zero or negative.
     """
     metrics = find(content, "metrics", MetricRecord)
-    value = None if metrics is None else metrics.get("num-examples")
+    value = None if metrics is None else inside(metrics).get("num-examples")
     if not isinstance(value, int | float) or not 0 < value < 2**53:
         raise WireError(f"num-examples is {value!r}: must be a positive number; a client without samples cannot count")
     return int(value)
@@ -264,7 +264,8 @@ def delivered(reply: Message, node_id: int) -> Delivered:
     if reply.has_error():
         return Delivered(node_id, error=reply.error.reason or "no reason given", error_code=reply.error.code)
     content = reply.content
-    folded = dict(find(content, "folded", ConfigRecord) or {})
+    notes = find(content, "folded", ConfigRecord)
+    folded = {} if notes is None else inside(notes)
     rejected, pieces = str(folded.get("rejected", "")), folded.get("pieces", [])
     metrics = _scalars(content, "metrics")
     return Delivered(
@@ -287,8 +288,10 @@ def _whole(value: float) -> int:
 
 
 def _scalars(content: RecordDict, name: str) -> dict[str, float]:
-    record: Mapping[str, object] = find(content, name, MetricRecord) or {}
-    return {k: float(v) for k, v in record.items() if isinstance(v, int | float)}
+    record = find(content, name, MetricRecord)
+    if record is None:
+        return {}
+    return {k: float(v) for k, v in inside(record).items() if type(v) is float or isinstance(v, int)}
 
 
 def _number(record: Mapping[str, object], key: str, kind: type = int) -> int:

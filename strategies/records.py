@@ -18,7 +18,7 @@ from safetensors.numpy import load, save
 
 from crypto import InputError, Layout, WireError
 from crypto.packing import DTYPES
-from strategies.wire_size import buffer_of, wire_bytes
+from strategies.wire_size import buffer_of, inside, wire_bytes
 
 __all__ = [
     "MODEL_STYPE",
@@ -28,6 +28,7 @@ __all__ = [
     "blob",
     "config_record",
     "find",
+    "inside",
     "metric_record",
     "model_bytes",
     "model_from_bytes",
@@ -57,7 +58,7 @@ def find(content: RecordDict, name: str, kind: type[_Record]) -> _Record | None:
 
     ``content.array_records`` and its like make a new dictionary of all records at each use.
     """
-    record = content.get(name)
+    record = inside(content).get(name)
     return record if isinstance(record, kind) else None
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from flwr.app import Error, Message
+from flwr.app import Error, Message, Metadata, RecordDict
 from flwr.serverapp import Grid
 
 Reducer = Callable[[list[Message]], list[Message]]
@@ -48,6 +48,33 @@ def chunk_size(clients: int) -> int:
 def chunked(messages: Sequence[Message], size: int) -> list[Sequence[Message]]:
     """Cut into chunks of `size`; the last may be shorter."""
     return [messages[i : i + size] for i in range(0, len(messages), size)]
+
+
+def like(message: Message, content: RecordDict, node_id: int) -> Message:
+    """Return a message as this one with another content for another node."""
+    meta, new = Metadata.__new__(Metadata), Message.__new__(Message)
+    meta.__dict__.update(message.metadata.__dict__, _dst_node_id=node_id)
+    new.__dict__.update(message.__dict__, _metadata=meta, _content=content)
+    return new
+
+
+def answer(message: Message, content: RecordDict) -> Message:
+    """Return the reply to a message, as Flower's constructor makes it but for its checks."""
+    asked, now_s = message.metadata.__dict__, time.time()
+    meta, new = Metadata.__new__(Metadata), Message.__new__(Message)
+    meta.__dict__.update(
+        asked,
+        _message_id="",
+        _reply_to_message_id=asked["_message_id"],
+        _src_node_id=asked["_dst_node_id"],
+        _dst_node_id=asked["_src_node_id"],
+        _src_task_id=asked["_dst_task_id"],
+        _dst_task_id=asked["_src_task_id"],
+        _created_at=now_s,
+        _ttl=asked["_ttl"] - (now_s - asked["_created_at"]),
+    )
+    new.__dict__.update(_metadata=meta, _content=content, _error=None)
+    return new
 
 
 def in_order(results: Iterable[tuple[int, list[Message]]]) -> Iterator[list[Message]]:

@@ -3,10 +3,11 @@
 import json
 import math
 from functools import lru_cache
+from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-__all__ = ["buffer_of", "wire_bytes"]
+__all__ = ["buffer_of", "inside", "wire_bytes"]
 
 _CHUNK_BYTES = 5 * 1024 * 1024
 _ID_CHARS = 64
@@ -18,32 +19,38 @@ def buffer_of(array: Array) -> bytes | memoryview:
     return array.data if shared is None else shared
 
 
+def inside(record: RecordDict | ArrayRecord | MetricRecord | ConfigRecord) -> dict[str, Any]:
+    """Return the dictionary that a record keeps, for reading: each use of the record itself takes several calls."""
+    found: dict[str, Any] = record.__dict__["_data"]
+    return found
+
+
 def wire_bytes(content: RecordDict) -> int:
     """Return the bytes that Flower moves for a message's content: every object of the tree, headers included.
 
     The same total as the sum over Flower's serialised objects. Objects with identical bytes, which Flower sends once,
     are counted each time they occur.
     """
-    total = _parent_bytes("RecordDict", tuple(content))
-    for record in content.values():
+    records = inside(content)
+    total = _parent_bytes("RecordDict", tuple(records))
+    for record in records.values():
         total += _record_bytes(record)
     return total
 
 
 def _record_bytes(record: ArrayRecord | MetricRecord | ConfigRecord) -> int:
+    values = inside(record)
     if isinstance(record, ArrayRecord):
-        total = _parent_bytes("ArrayRecord", tuple(record))
-        for array in record.values():
+        total = _parent_bytes("ArrayRecord", tuple(values))
+        for array in values.values():
             total += _array_bytes(array.dtype, tuple(array.shape), array.stype, len(buffer_of(array)))
         return total
     body = 0
-    for key, value in record.items():
-        size = _value_bytes(value)
+    for key, value in values.items():
+        size = 9 if type(value) is float else _value_bytes(value)
         if size is None:
             return len(record.deflate())
-        # An item of the record: its tag and length, the key's tag, length and text, the value's tag and length.
-        item = _text_bytes(key) + 1 + _varint_bytes(size) + size
-        body += 1 + _varint_bytes(item) + item
+        body += _item_bytes(key, size)
     return _object_bytes(type(record).__name__, 0, body)
 
 
@@ -64,10 +71,16 @@ def _value_bytes(value: object) -> int | None:
     return None
 
 
-@lru_cache(maxsize=1024)
 def _text_bytes(text: str) -> int:
     """Return the length of a key; an empty one is not written."""
     return 1 + _sized(len(text.encode())) if text else 0
+
+
+@lru_cache(maxsize=1024)
+def _item_bytes(key: str, size: int) -> int:
+    """Return the length of an item of a record: tag and length, the key's tag, length and text, the value's."""
+    item = _text_bytes(key) + 1 + _varint_bytes(size) + size
+    return 1 + _varint_bytes(item) + item
 
 
 def _sized(length: int) -> int:
@@ -94,6 +107,7 @@ def _array_bytes(dtype: str, shape: tuple[int, ...], stype: str, size: int) -> i
     return total
 
 
+@lru_cache(maxsize=1024)
 def _object_bytes(kind: str, children: int, body: int) -> int:
     ids = children * _ID_CHARS + max(0, children - 1)
     # Flower's head: type, divider, child ids, divider, body length; then one byte before the body.

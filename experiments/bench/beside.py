@@ -25,6 +25,7 @@ from fedsim.site import Site
 
 #: What is compared -> its settings.
 MODES = {"inline": (), "cohort": ("engine.cohort=on", "engine.chunk=25")}
+LEAST_ROUNDS = 2
 
 
 class HandLoop:
@@ -109,6 +110,8 @@ def main(argv: Sequence[str] | None = None) -> list[Compared]:
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--modes", nargs="+", choices=list(MODES), default=list(MODES))
     args = parser.parse_args(argv)
+    if args.rounds < LEAST_ROUNDS:
+        parser.error(f"--rounds {args.rounds}: the first warms up, the last evaluates; give {LEAST_ROUNDS} or more")
     found = [compare(args.task, mode, args.rounds) for mode in args.modes]
     print(f"{args.task}, {args.rounds} rounds; CPU ms a client-round, ratio to the loop of the same moment:")
     for mode, one in zip(args.modes, found, strict=True):

@@ -14,7 +14,7 @@ def reset_peak() -> int:
     return peak_bytes()
 
 
-def peak_bytes() -> int:
-    """Return the largest resident size since the process began, or since :func:`reset_peak`, in bytes."""
-    status = Path("/proc/self/status").read_text()
+def peak_bytes(process: int | str = "self") -> int:
+    """Return the largest resident size of a process since it began, or since :func:`reset_peak`, in bytes."""
+    status = Path(f"/proc/{process}/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024

@@ -22,6 +22,7 @@ from experiments.bench.peak import peak_bytes
 
 SAMPLED = 100
 EXAMPLES = 4
+LEAST_ROUNDS = 6
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,11 @@ def main(argv: Sequence[str] | None = None) -> list[Cost]:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--only", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
+    if args.rounds < LEAST_ROUNDS:
+        parser.error(
+            f"--rounds {args.rounds}: the first two warm up, the last evaluates, and two must be left to measure; give "
+            f"{LEAST_ROUNDS} or more"
+        )
     if args.only:
         one = measure(args.only, args.rounds)
         print(json.dumps(asdict(one)), flush=True)

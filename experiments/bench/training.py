@@ -7,21 +7,25 @@ in a process of its own, one after another, with one thread. Ours is the whole p
 """
 
 import argparse
+import contextlib
 import json
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from experiments.bench.engine import check, run_apart, tree_cpu_s
+from experiments.bench.peak import peak_bytes
 from fedsim.config import load_config, to_run_config
 from fedsim.events import NullObserver, RoundEnd
 from fedsim.registry import train_config
@@ -29,7 +33,8 @@ from fedsim.site import Site, site_of
 from fedsim.tasks.training import client_seed, evaluate, train
 
 ENGINES = ("loop", "inline", "cohort", "ray", "ray-cohort", "flower")
-#: Small layers (9,610 weights, 72 images a client), and a CNN that is all arithmetic (50 of 100 clients, 50 images).
+#: Small layers (9,610 weights, 72 images a client); a CNN that is all arithmetic (50 of 100 clients, 50 images); one
+#: step on one example (0.1 MB in ten arrays, 100 of 1000 clients), where the engine is what costs.
 TASKS: Mapping[str, Sequence[str]] = {
     "digits": ("task.name=digits", "model.name=mlp", "model.options.hidden=[128]", "federation.num_clients=20"),
     "cnn": (
@@ -38,6 +43,14 @@ TASKS: Mapping[str, Sequence[str]] = {
         "federation.num_clients=100",
         "federation.clients_per_round=50",
         "training.batch_size=10",
+    ),
+    "trivial": (
+        "task.name=experiments.bench.peers.trivial:data",
+        "model.name=experiments.bench.peers.trivial:model",
+        "federation.num_clients=1000",
+        "federation.clients_per_round=100",
+        "training.batch_size=1",
+        "data.min_size=1",
     ),
 }
 COMMON = (
@@ -59,6 +72,7 @@ class Cost:
         wall_ms, cpu_ms: milliseconds a client-round: the best round's, and the mean over all processes.
         start_s: until the end of the warm-up round, imports included.
         accuracy: of the last round's model.
+        peak_mb: resident memory, the peaks of all processes added up (pages that they share count in each).
     """
 
     engine: str
@@ -66,27 +80,42 @@ class Cost:
     cpu_ms: float
     start_s: float
     accuracy: float
+    peak_mb: float
 
 
 class Marks(NullObserver):
     """Notes the clocks at the end of each round."""
 
     def __init__(self) -> None:
-        self.at: list[tuple[float, float]] = []
+        self.at: list[Mark] = []
         self.accuracy = float("nan")
 
     def round_end(self, event: RoundEnd) -> None:
         """See :class:`fedsim.events.Observer`."""
         if event.round:
-            self.at.append((time.perf_counter(), tree_cpu_s()))
+            self.at.append(mark())
         self.accuracy = event.metrics.get("server_accuracy", event.metrics.get("accuracy", self.accuracy))
 
 
-def cost(engine: str, marks: Sequence[tuple[float, float]], clients: int, begun_s: float, accuracy: float) -> Cost:
+#: Wall seconds, CPU seconds, MB.
+Mark = tuple[float, float, float]
+
+
+def cost(engine: str, marks: Sequence[Mark], clients: int, begun_s: float, accuracy: float) -> Cost:
     """Return the cost of the rounds between the first mark, which ends the warm-up, and the last."""
-    walls = np.diff([wall for wall, _ in marks])
+    walls = np.diff([wall for wall, _, _ in marks])
     cpu_s = (marks[-1][1] - marks[0][1]) / (len(marks) - 1)
-    return Cost(engine, 1e3 * float(walls.min()) / clients, 1e3 * cpu_s / clients, marks[0][0] - begun_s, accuracy)
+    wall_ms, peak_mb = 1e3 * float(walls.min()) / clients, max(mb for _, _, mb in marks)
+    return Cost(engine, wall_ms, 1e3 * cpu_s / clients, marks[0][0] - begun_s, accuracy, peak_mb)
+
+
+def mark() -> Mark:
+    """Return wall seconds, CPU seconds and peak memory (MB) of this process and its children now."""
+    peaks = 0
+    for process in (own := psutil.Process(), *own.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess, OSError, IndexError):
+            peaks += peak_bytes(process.pid)
+    return time.perf_counter(), tree_cpu_s(), peaks / 2**20
 
 
 def settings(task: str, rounds: int) -> list[str]:
@@ -117,19 +146,20 @@ def train_one(site: Site, model: nn.Module, client: int, round: int) -> Tensor:
     return torch.tensor(float(len(y)))
 
 
+@lru_cache(maxsize=1)
 def site_for(task: str, rounds: int) -> Site:
-    """Return data, partition and model of a task."""
+    """Return data, partition and model of a task; kept, since Flower's client asks in each message."""
     return site_of(to_run_config(load_config(None, settings(task, rounds))))
 
 
 def measure_loop(task: str, rounds: int, begun_s: float) -> Cost:
     """Run the loop that a researcher writes by hand: load, train, add; no messages, nothing measured or kept."""
     site = site_for(task, rounds)
-    model, sampled = site.model, site.config.federation.sampled
+    model, sampled, registered = site.model, site.config.federation.sampled, site.config.federation.num_clients
     weights = [p.detach().clone() for p in model.parameters()]
     rng, marks = np.random.default_rng(0), []
     for number in range(1, rounds + 3):
-        clients = range(sampled) if sampled == site.config.federation.num_clients else rng.permutation(100)[:sampled]
+        clients = range(sampled) if sampled == registered else rng.permutation(registered)[:sampled]
         totals, seen = [torch.zeros_like(w) for w in weights], 0.0
         for client in clients:
             with torch.no_grad():
@@ -141,7 +171,7 @@ def measure_loop(task: str, rounds: int, begun_s: float) -> Cost:
                     total.add_(parameter, alpha=n)
             seen += n
         weights = [total / seen for total in totals]
-        marks.append((time.perf_counter(), tree_cpu_s()))
+        marks.append(mark())
     with torch.no_grad():
         for parameter, weight in zip(model.parameters(), weights, strict=True):
             parameter.copy_(weight)
@@ -187,7 +217,7 @@ def measure_flower(task: str, rounds: int, workers: int, begun_s: float) -> Cost
             counts = [float(r.content["metrics"]["num-examples"]) for r in replies]  # type: ignore[arg-type]
             states = [r.content["arrays"].to_torch_state_dict() for r in replies]  # type: ignore[union-attr]
             state = {k: sum(n * s[k] for n, s in zip(counts, states, strict=True)) / sum(counts) for k in state}
-            marks.append((time.perf_counter(), tree_cpu_s()))
+            marks.append(mark())
         site.model.load_state_dict(state)
         found.append(cost("flower", marks[:-1], sampled, begun_s, evaluate(site.model, *site.test_set).accuracy))
 
@@ -213,12 +243,13 @@ def measure_apart(engine: str, options: Sequence[str]) -> Cost:
 
 
 def table(costs: Sequence[Cost]) -> str:
-    """Return the costs as text, with ratios to the first."""
-    lines = [f"{'engine':11} {'wall ms':>9} {'CPU ms':>9} {'wall x':>7} {'CPU x':>7} {'start s':>8} {'accuracy':>9}"]
+    """Return the costs as text, with ratios to the first and the CPU milliseconds that each takes more than that."""
+    heads = f"{'wall ms':>9} {'CPU ms':>9} {'wall x':>7} {'CPU x':>7} {'over ms':>8} {'start s':>8} {'peak MB':>8}"
+    lines = [f"{'engine':11} {heads} {'accuracy':>9}"]
     for one in costs:
         ratios = f"{one.wall_ms / costs[0].wall_ms:7.2f} {one.cpu_ms / costs[0].cpu_ms:7.2f}"
-        figures = f"{one.wall_ms:9.3f} {one.cpu_ms:9.3f} {ratios} {one.start_s:8.1f} {one.accuracy:9.4f}"
-        lines.append(f"{one.engine:11} {figures}")
+        figures = f"{one.wall_ms:9.3f} {one.cpu_ms:9.3f} {ratios} {one.cpu_ms - costs[0].cpu_ms:8.3f}"
+        lines.append(f"{one.engine:11} {figures} {one.start_s:8.1f} {one.peak_mb:8.0f} {one.accuracy:9.4f}")
     return "\n".join(lines)
 
 

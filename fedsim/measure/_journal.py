@@ -8,7 +8,7 @@ is complete and newer than the CSV.
 
 import array
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,14 @@ class Journal:
         for append, value in zip(self._appends, row, strict=True):
             append(value)
         self._held += 1
+        if self._folder is not None and self._held >= self._flush_rows:
+            self.flush()
+
+    def extend(self, columns: Sequence[Sequence[Any]]) -> None:
+        """Add rows, given as columns of equal length in the order of the schema."""
+        for column, values in zip(self._columns, columns, strict=True):
+            column.extend(values)
+        self._held += len(columns[0])
         if self._folder is not None and self._held >= self._flush_rows:
             self.flush()
 
@@ -148,7 +156,7 @@ class _Numbers:
     def __init__(self, code: str, kind: pa.DataType) -> None:
         self._values = array.array(code)
         self._kind = kind
-        self.append = self._values.append
+        self.append, self.extend = self._values.append, self._values.extend
 
     def to_arrow(self) -> pa.Array:
         return pa.array(memoryview(self._values), type=self._kind)
@@ -161,6 +169,10 @@ class _Strings:
 
     def append(self, value: str) -> None:
         self._codes.append(self._seen.setdefault(value, len(self._seen)))
+
+    def extend(self, values: Iterable[str]) -> None:
+        for value in values:
+            self.append(value)
 
     def to_arrow(self) -> pa.Array:
         words = pa.array(list(self._seen), pa.string())

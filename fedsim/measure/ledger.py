@@ -10,7 +10,7 @@ killed run leaves them readable), ``ledger.parquet`` and ``clients.parquet`` are
 
 import math
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal, cast, get_args
@@ -100,6 +100,8 @@ class ClientRound:
             raise LedgerError(f"{self}: seconds and examples are finite and >= 0; use a monotonic clock")
 
 
+#: The fields of an `Entry` in their order.
+Row = tuple[int, int, str, int, int, float, float, int, int, str, str]
 _TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
 ENTRY_SCHEMA = pa.schema([(field.name, _TYPES[cast(type, field.type)]) for field in fields(Entry)])
 CLIENT_SCHEMA = pa.schema([(field.name, _TYPES[cast(type, field.type)]) for field in fields(ClientRound)])
@@ -153,6 +155,23 @@ class Ledger:
         """Record several phases."""
         for entry in entries:
             self.add(entry)
+
+    def add_rows(self, rows: Sequence[Row]) -> None:
+        """Record several phases, each a tuple of what an `Entry` has; a round's are checked and kept at once.
+
+        Raises:
+            LedgerError: see `Entry`; nothing is recorded.
+        """
+        if not rows:
+            return
+        columns = list(zip(*rows, strict=True))
+        if not _sound(*columns):
+            for row in rows:
+                Entry(*row)
+        for round, client, phase, logical_bytes, wire_bytes, measured_s, virtual_s, flops, *_ in rows:
+            counted_s = 0.0 if virtual_s != virtual_s else virtual_s
+            self._book((round, phase, party(client)), (logical_bytes, wire_bytes, measured_s, counted_s, flops))
+        self._entries.extend([*columns[:-1], [_journal.one_line(reason) for reason in columns[-1]]])
 
     def add_client(self, turn: ClientRound) -> None:
         """Record a client's whole turn."""
@@ -312,6 +331,26 @@ def unaccounted(entries: pa.Table, clients: pa.Table) -> pa.Table:
 
 def _kind(logical: bool) -> Quantity:
     return "logical_bytes" if logical else "wire_bytes"
+
+
+def _sound(
+    rounds: tuple[int, ...],
+    clients: tuple[int, ...],
+    phases: tuple[str, ...],
+    logical_bytes: tuple[int, ...],
+    wire_bytes: tuple[int, ...],
+    measured_s: tuple[float, ...],
+    virtual_s: tuple[float, ...],
+    flops: tuple[int, ...],
+    peaks: tuple[int, ...],
+    outcomes: tuple[str, ...],
+    reasons: tuple[str, ...],
+) -> bool:
+    """Return whether all entries of these columns are such as `Entry` takes."""
+    least = min(min(column) for column in (rounds, logical_bytes, wire_bytes, flops, peaks))
+    times = all(0 <= s < math.inf for s in measured_s) and not any(s < 0 or s == math.inf for s in virtual_s)
+    words = set(phases) <= set(PHASES) and set(outcomes) <= set(OUTCOMES)
+    return least >= 0 and min(clients) >= HELPER and times and words
 
 
 def _check_who(round: int, client: int, outcome: str) -> None:

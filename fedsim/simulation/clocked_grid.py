@@ -1,6 +1,6 @@
 """A grid on a virtual clock: replies that come too late in virtual time do not count, whenever they really came."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from flwr.app import Error, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -8,7 +8,7 @@ from flwr.serverapp import Grid
 from fedsim.simulation.clock import Turn, VirtualClock, Work
 from fedsim.simulation.wrapped import WrappedGrid
 from strategies.fold import reply_bytes
-from strategies.records import find, wire_bytes
+from strategies.records import find, inside, wire_bytes
 from strategies.rounds import LATE, Reducer, stream
 
 __all__ = ["GONE", "ClockedGrid"]
@@ -98,13 +98,14 @@ class ClockedGrid(WrappedGrid):
             content = contents[node]
             if id(content) not in sizes:
                 sizes[id(content)] = wire_bytes(content)
-            phases = find(reply.content, "phases", MetricRecord) or MetricRecord()
+            phases = find(reply.content, "phases", MetricRecord)
+            noted = {} if phases is None else inside(phases)
             work = Work(
                 download_bytes=sizes[id(content)],
                 upload_bytes=reply_bytes(reply.content),
-                flops=int(_number(phases, "train_flops")),
-                slowness=_number(phases, "slowness", 1.0),
-                evaluate_flops=int(_number(phases, "evaluate_flops")),
+                flops=int(_number(noted, "train_flops")),
+                slowness=_number(noted, "slowness", 1.0),
+                evaluate_flops=int(_number(noted, "evaluate_flops")),
             )
             client = self._partition(node)
             turns[client] = self._clock.turn(client, work)
@@ -135,6 +136,6 @@ def _trains(messages: Sequence[Message]) -> bool:
     return bool(messages) and messages[0].metadata.message_type.startswith("train")
 
 
-def _number(record: MetricRecord, key: str, default: float = 0.0) -> float:
+def _number(record: Mapping[str, object], key: str, default: float = 0.0) -> float:
     value = record.get(key, default)
     return float(value) if isinstance(value, int | float) else default

@@ -4,8 +4,8 @@ The mathematics is that of :func:`fedsim.tasks.training.train` for each client, 
 examples; only the kernels differ, so that results agree up to rounding (in float64 to about 1e-15 a step). What is
 saved is the cost of a call (Python, autograd, dispatch), which rules where layers are small; large layers gain nothing.
 
-The forward pass is that of :mod:`fedsim.tasks.stacked`; the backward pass is ordinary autograd on the sum of
-the clients' losses, whose gradient in each client's weights is that of the client's own loss.
+Forward and backward pass are those of :mod:`fedsim.tasks.stacked`: the gradient of the sum of the clients' losses in
+each client's weights is that of the client's own loss.
 """
 
 import math
@@ -15,11 +15,11 @@ from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.utils.rnn import pad_sequence
 
-from fedsim.tasks.stacked import stacked_forward
+from fedsim.tasks.stacked import stacked_gradients
 from fedsim.tasks.training import TrainConfig, TrainResult, learning_rate, make_optimizer
 
 __all__ = ["Member", "Trained", "obstacle", "train_cohort"]
@@ -104,12 +104,12 @@ def train_cohort(
         found = stack.step(*deck.batch(step))
         losses[step, : len(found)] = found
     results: dict[int, Trained] = {}
-    for place, (i, column) in enumerate(zip(ranking, losses.T.tolist(), strict=True)):
+    for i, column, weights in zip(ranking, losses.T.tolist(), stack.weights(), strict=True):
         seen = sum(counts[i])
         total = sum(loss * n for loss, n in zip(column, counts[i], strict=False))
         flops = None if flops_per_example is None else flops_per_example * seen
         result = TrainResult(len(members[i].y), total / seen if seen else math.nan, len(counts[i]), flops)
-        results[i] = Trained(stack.weights(place), result)
+        results[i] = Trained(weights, result)
     return [results[i] for i in range(len(members))]
 
 
@@ -141,13 +141,11 @@ class _Deck:
         self._rows = [self._place(_order(m, config), c).to(m.x.device) for m, c in zip(members, counts, strict=True)]
         # Few examples are put into order at once, many step by step.
         self._x = self._y = None
-        if (
-            sum(rows.numel() * member.x[:1].nbytes for rows, member in zip(self._rows, members, strict=True))
-            <= _AT_ONCE
-        ):
-            padded = [functional.pad(rows, (0, self._ends[-1] - len(rows))) for rows in self._rows]
-            self._x = torch.stack([m.x[rows] for m, rows in zip(members, padded, strict=True)])
-            self._y = torch.stack([m.y[rows] for m, rows in zip(members, padded, strict=True)])
+        wanted = sum(rows.numel() * m.x[:1].nbytes for rows, m in zip(self._rows, members, strict=True))
+        if max(wanted, sum(m.x.nbytes for m in members)) <= _AT_ONCE:
+            starts = torch.tensor(list(accumulate([len(m.y) for m in members[:-1]], initial=0)))
+            rows = pad_sequence(self._rows, batch_first=True) + starts.to(members[0].x.device)[:, None]
+            self._x, self._y = torch.cat([m.x for m in members])[rows], torch.cat([m.y for m in members])[rows]
 
     def batch(self, step: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return examples, labels, and each example's share of its client's mean, ``None`` where all are equal."""
@@ -185,14 +183,15 @@ class _Stack:
         else:
             self._whole = {name: torch.stack([start[name] for start in starts]) for name, _ in trained}
         self._anchor = {name: w.clone() for name, w in self._whole.items()} if config.proximal_mu else None
-        self._forward = stacked_forward(model)
+        self._gradients = stacked_gradients(model)
         self._active = len(members)
         self._current = self._prefix()
         self._optimizer = make_optimizer(list(self._current.values()), config, lr)
 
-    def weights(self, place: int) -> dict[str, Tensor]:
-        """Return one client's weights."""
-        return {name: whole[place] for name, whole in self._whole.items()}
+    def weights(self) -> list[dict[str, Tensor]]:
+        """Return each client's weights."""
+        names, parts = list(self._whole), zip(*(whole.unbind(0) for whole in self._whole.values()), strict=True)
+        return [dict(zip(names, own, strict=True)) for own in parts]
 
     def step(self, x: Tensor, y: Tensor, share: Tensor | None) -> Tensor:
         """Make a step of the first clients, as many as there are examples of.
@@ -206,12 +205,10 @@ class _Stack:
             The clients' losses before the step, shape ``(clients,)``.
         """
         self._shrink(len(x))
-        logits = self._forward({**self._current, **self._still(len(x))}, x)
-        each = functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
-        losses: Tensor = each.mean(1) if share is None else (each * share).sum(1)
-        gradients = torch.autograd.grad(losses.sum(), list(self._current.values()), allow_unused=True)
-        self._move(gradients)
-        return losses.detach()
+        weights = {**self._current, **self._still(len(x))}
+        losses, gradients = self._gradients(weights, x, y, share, self._current)
+        self._move(list(gradients.values()))
+        return losses
 
     def _still(self, active: int) -> dict[str, Tensor]:
         return {name: p.expand(active, *p.shape) for name, p in self._fixed.items()}

@@ -7,7 +7,7 @@ from flwr.app import Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.rounds import LATE, chunk_size, chunked, in_order, stream
+from strategies.rounds import LATE, answer, chunk_size, chunked, in_order, like, stream
 
 
 @given(st.permutations(range(8)))
@@ -21,6 +21,21 @@ def test_chunks_depend_on_the_number_of_clients_alone(clients):
     chunks = chunked(list(range(clients)), size)
     assert [x for c in chunks for x in c] == list(range(clients))
     assert 1 <= size <= 64 and all(len(c) == size for c in chunks[:-1])
+
+
+def test_messages_made_from_one_are_as_flower_makes_them():
+    content, other = RecordDict(), RecordDict()
+    first = Message(content, dst_node_id=7, message_type="train", group_id="3")
+    made, own = like(first, other, 8), Message(other, dst_node_id=8, message_type="train", group_id="3")
+    assert made.content is other and first.content is content and first.metadata.dst_node_id == 7
+    first.metadata.__dict__["_message_id"] = "one"
+    assert made.metadata.message_id == ""
+    reply, usual = answer(first, other), Message(other, reply_to=first)
+    for new, flowers in ((made, own), (reply, usual)):
+        found, wanted = dict(new.metadata.__dict__), dict(flowers.metadata.__dict__)
+        for name in ("_created_at", "_ttl"):
+            assert found.pop(name) == pytest.approx(wanted.pop(name), abs=60)
+        assert found == wanted and new.__dict__.keys() == flowers.__dict__.keys()
 
 
 def echo(message, context):

@@ -289,3 +289,23 @@ def test_an_empty_ledger_writes_readable_files(tmp_path: Path) -> None:
 
 def test_parties_are_told_apart() -> None:
     assert [party(client) for client in (0, 7, SERVER, HELPER)] == ["clients", "clients", "server", "helper"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(ENTRY, max_size=12))
+def test_rows_at_once_are_as_one_by_one(entries: list[Entry]) -> None:
+    singly, at_once = Ledger(), Ledger()
+    singly.extend(entries)
+    at_once.add_rows([tuple(getattr(e, name) for name in Entry.__slots__) for e in entries])  # type: ignore[misc]
+    assert rows(at_once) == rows(singly)
+    for round in range(4):
+        assert at_once.total("measured_s", round=round) == singly.total("measured_s", round=round)
+        assert at_once.upload_bytes(round) == singly.upload_bytes(round)
+
+
+def test_one_wrong_row_keeps_all_out() -> None:
+    ledger = Ledger()
+    good = (1, 0, "train", 0, 0, 1.0, math.nan, 0, 0, "ok", "")
+    with pytest.raises(LedgerError, match="impossible time"):
+        ledger.add_rows([good, (1, 1, "train", 0, 0, -1.0, math.nan, 0, 0, "ok", "")])
+    assert not ledger.table().num_rows and not ledger.rounds()

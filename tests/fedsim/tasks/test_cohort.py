@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedsim.tasks.cohort import Member, obstacle, train_cohort
-from fedsim.tasks.stacked import stacked_forward
+from fedsim.tasks.stacked import _by_autograd, stacked_forward, stacked_gradients
 from fedsim.tasks.training import TrainConfig, train
 
 
@@ -154,6 +154,25 @@ def test_a_layer_that_is_more_than_its_class_says_is_called() -> None:
     model[1].register_forward_hook(lambda module, inputs, output: output + 1.0)
     torch.testing.assert_close(stacked_forward(model)(weights, x)[0], model(x[0]), rtol=1e-12, atol=1e-12)
     assert not torch.allclose(plain[0], model(x[0]))
+
+
+@pytest.mark.parametrize("unequal", [False, True])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_gradients_by_hand_are_autograds(unequal: bool, frozen: bool) -> None:
+    torch.manual_seed(6)
+    inner = nn.Sequential(nn.Linear(7, 6, bias=False), nn.ReLU())
+    model = nn.Sequential(nn.ReLU(), nn.Flatten(), nn.Linear(5, 7), nn.ReLU(), inner, nn.Linear(6, 3)).double()
+    weights = {n: torch.stack([p.detach(), 2 * p.detach()]).requires_grad_() for n, p in model.named_parameters()}
+    names = [n for n in weights if not frozen or not n.startswith("4")]
+    x, y = torch.randn(2, 4, 5, dtype=torch.float64), torch.randint(0, 3, (2, 4))
+    share = torch.rand(2, 4, dtype=torch.float64) if unequal else None
+    losses, found = stacked_gradients(model)(weights, x, y, share, names)
+    wanted_losses, wanted = _by_autograd(stacked_forward(model))(weights, x, y, share, names)
+    torch.testing.assert_close(losses, wanted_losses, rtol=1e-12, atol=1e-12)
+    assert list(found) == list(wanted) == names
+    for name in names:
+        torch.testing.assert_close(found[name], wanted[name], rtol=1e-12, atol=1e-12)
+    assert stacked_gradients(model).__qualname__ != _by_autograd(stacked_forward(model)).__qualname__
 
 
 def test_many_examples_are_gathered_step_by_step_to_the_same_end(monkeypatch: pytest.MonkeyPatch) -> None:
