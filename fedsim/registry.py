@@ -97,6 +97,8 @@ def train_config(config: RunConfig, rounds: int, proximal_mu: float = 0.0) -> Tr
         clip_norm=t.clip_norm or 0.0,
         proximal_mu=proximal_mu,
         max_steps=t.max_steps or 0,
+        precision=t.precision,
+        compile=t.compile,
     )
 
 

@@ -150,6 +150,8 @@ class Site:
         """Why clients train one by one whatever ``engine.cohort`` says; ``None`` if they may train together."""
         if not self.shapes_alike:
             return f"{self.config.strategy.name} shapes the model for each client"
+        if self.config.training.precision != "float32" or self.config.training.compile:
+            return "training.precision and training.compile are of the model as each client trains it"
         return obstacle(self.model)
 
     @cached_property

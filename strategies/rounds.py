@@ -65,6 +65,7 @@ def answer(message: Message, content: RecordDict) -> Message:
     meta.__dict__.update(
         asked,
         _message_id="",
+        _delivered_at="",
         _reply_to_message_id=asked["_message_id"],
         _src_node_id=asked["_dst_node_id"],
         _dst_node_id=asked["_src_node_id"],

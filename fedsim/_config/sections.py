@@ -99,6 +99,10 @@ class TrainingConfig(Section):
         default=None, description="length of a cosine or step schedule in rounds; not set: the run's rounds"
     )
     clip_norm: Positive | None = Field(default=None, description="clip each gradient to this L2 norm")
+    precision: Literal["float32", "bf16"] = Field(
+        default="float32", description="of the forward and backward pass; bf16 keeps weights and optimiser in float32"
+    )
+    compile: bool = Field(default=False, description="compile the model by torch.compile, in each process anew")
 
 
 class FederationConfig(Section):

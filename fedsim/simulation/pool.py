@@ -6,6 +6,7 @@ job that was running: only that one is suspect, the others are sent again as the
 
 import itertools as it
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -82,10 +83,16 @@ class JobHandler(Protocol):
 
 @dataclass(eq=False, slots=True)
 class _Worker:
+    """A worker; `starting` is what it answers once it runs, ``None`` afterwards.
+
+    One that replaces a dead one may find no room: where its machine is gone, until another joins the cluster.
+    """
+
     actor: Any
     kind: int
     spawn: Callable[[], Any]
     jobs: "dict[Any, Job]" = field(default_factory=dict)
+    starting: Any = None
 
 
 class WorkerPool:
@@ -117,19 +124,27 @@ class WorkerPool:
         if len(kinds) > 1:
             self._split(job)
             return
-        worker = min((w for w in self._workers if w.kind in kinds), key=lambda w: len(w.jobs))
+        able = [w for w in self._workers if w.kind in kinds]
+        worker = min([w for w in able if w.starting is None] or able, key=lambda w: len(w.jobs))
         job.number = next(self._numbers)
         worker.jobs[worker.actor.run.remote(*self._handler.encode(job))] = job
 
     def wait(self, timeout_s: float | None) -> bool:
         """Complete at least one job, or return False after the time-out. Without jobs returns False at once."""
-        owners = {ref: worker for worker in self._workers for ref in worker.jobs}
-        if not owners:
-            return False
-        ready, _ = ray.wait(list(owners), num_returns=1, timeout=timeout_s)
-        for ref in ready:
-            self._collect(owners[ref], ref)
-        return bool(ready)
+        late_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while owners := {ref: worker for worker in self._workers for ref in worker.jobs}:
+            starts = {worker.starting: worker for worker in self._workers if worker.starting is not None}
+            left_s = None if late_s is None else max(0.0, late_s - time.monotonic())
+            ready, _ = ray.wait([*owners, *starts], num_returns=1, timeout=left_s)
+            done = [ref for ref in ready if ref in owners]
+            for ref in done:
+                self._collect(owners[ref], ref)
+            for ref in ready:
+                if ref in starts:
+                    self._started(starts[ref], ref)
+            if done or not ready:
+                return bool(done)
+        return False
 
     def expire(self, finished: "deque[Job]") -> None:
         """Complete all jobs of one owner now: what workers have so far counts, the rest is late; they are replaced."""
@@ -149,6 +164,15 @@ class WorkerPool:
         for worker in self._workers:
             ray.kill(worker.actor)
             worker.jobs.clear()
+
+    def _started(self, worker: _Worker, ref: Any) -> None:
+        """Take note that a worker that replaces another runs, or replace it too."""
+        try:
+            ray.get(ref)
+        except _DEATHS as error:
+            self._bury(worker, str(error))
+        else:
+            worker.starting = None
 
     def _collect(self, worker: _Worker, ref: Any) -> None:
         try:
@@ -226,3 +250,4 @@ class WorkerPool:
     def _replace(self, worker: _Worker) -> None:
         ray.kill(worker.actor)
         worker.actor, worker.jobs = worker.spawn(), {}
+        worker.starting = worker.actor.ready.remote()

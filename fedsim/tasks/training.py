@@ -35,10 +35,13 @@ __all__ = [
 ]
 
 OptimizerName = Literal["sgd", "adamw"]
+PrecisionName = Literal["float32", "bf16"]
 ScheduleName = Literal["constant", "cosine", "step", "inverse-sqrt"]
 
 #: Separates this hash from every other use of the same numbers.
 _SEED_DOMAIN = b"fedsim-client-seed-v1"
+#: Of torch.compile.
+_BACKEND = "inductor"
 #: Examples up to this size are reordered by one copy an epoch.
 _GATHER_BYTES = 16 * 2**20
 
@@ -60,6 +63,9 @@ class TrainConfig:
         clip_norm: largest L2 norm of a step's gradient over all parameters; 0 for no clipping.
         proximal_mu: FedProx's mu (Li et al. 2020, eq. 2): adds ``mu / 2 * |w - w_global|^2`` to the loss.
         max_steps: stop after so many steps, 0 for no limit.
+        precision: ``bf16`` makes the forward and backward pass under torch's autocast; weights, their gradients and the
+            optimiser stay as they are.
+        compile: run the model through ``torch.compile``; the first step of a process compiles.
     """
 
     epochs: int = 1
@@ -74,6 +80,8 @@ class TrainConfig:
     clip_norm: float = 0.0
     proximal_mu: float = 0.0
     max_steps: int = 0
+    precision: PrecisionName = "float32"
+    compile: bool = False
 
     def __post_init__(self) -> None:
         problems = list(self._problems())
@@ -94,6 +102,8 @@ class TrainConfig:
             yield f"schedule '{self.schedule}' is unknown: choose one of {', '.join(get_args(ScheduleName))}"
         if self.schedule in ("cosine", "step") and self.schedule_rounds < 1:
             yield f"schedule '{self.schedule}' needs schedule_rounds of at least 1: give the run's rounds"
+        if self.precision not in get_args(PrecisionName):
+            yield f"precision '{self.precision}' is unknown: choose one of {', '.join(get_args(PrecisionName))}"
         if self.momentum >= 1:
             yield f"momentum {self.momentum} must be below 1"
         if self.nesterov and not (self.momentum > 0 and self.optimizer == "sgd"):
@@ -223,10 +233,11 @@ def train(
     parameters = [p for p in model.parameters() if p.requires_grad]
     step = _stepper(parameters, config, learning_rate(config, round))
     anchor = _anchor(model, global_weights) if config.proximal_mu else None
+    forward = _forward(model, config, device)
     with _mode(model, training=True) as modules, _forked(seed, device):
         losses, seen = [], 0
         for some, answers in _batches(inputs, labels, config, _freeze_statistics(modules, len(labels))):
-            loss = functional.cross_entropy(model(some), answers)
+            loss = functional.cross_entropy(forward(some), answers)
             # Not backward(): gradients that nobody else reads need no place in the parameters.
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
             step(_shaped(parameters, gradients, anchor, config))
@@ -235,6 +246,37 @@ def train(
     mean = float(torch.stack(losses).sum(dtype=torch.float64)) / seen if seen else math.nan
     flops = None if flops_per_example is None else flops_per_example * seen
     return TrainResult(len(labels), mean, len(losses), flops)
+
+
+def _forward(model: nn.Module, config: TrainConfig, device: torch.device) -> Callable[[Tensor], Tensor]:
+    """Return what gives the logits in training."""
+    called = _COMPILED.of(model) if config.compile else model
+    if config.precision == "float32":
+        return called
+
+    def forward(x: Tensor) -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16):
+            logits: Tensor = called(x)
+        # The loss has sums over classes, for which 8 bits are few.
+        return logits.float()
+
+    return forward
+
+
+class _Compiled:
+    """The last model that was compiled, as such; a process's clients share one."""
+
+    def __init__(self) -> None:
+        self._last: tuple[nn.Module, Callable[[Tensor], Tensor]] | None = None
+
+    def of(self, model: nn.Module) -> Callable[[Tensor], Tensor]:
+        """Return the model compiled."""
+        if self._last is None or self._last[0] is not model:
+            self._last = model, torch.compile(model, backend=_BACKEND)
+        return self._last[1]
+
+
+_COMPILED = _Compiled()
 
 
 def evaluate(

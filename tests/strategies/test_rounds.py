@@ -30,6 +30,7 @@ def test_messages_made_from_one_are_as_flower_makes_them():
     assert made.content is other and first.content is content and first.metadata.dst_node_id == 7
     first.metadata.__dict__["_message_id"] = "one"
     assert made.metadata.message_id == ""
+    first.metadata.delivered_at = "2026-01-01T00:00:00Z"
     reply, usual = answer(first, other), Message(other, reply_to=first)
     for new, flowers in ((made, own), (reply, usual)):
         found, wanted = dict(new.metadata.__dict__), dict(flowers.metadata.__dict__)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fedsim.tasks import training
 from fedsim.tasks.data import load_dataset
 from fedsim.tasks.errors import BadOption, EmptyClient
 from fedsim.tasks.flops import flops_per_example
@@ -283,3 +284,39 @@ def test_parameters_that_share_a_gradient_each_get_it_once(options: dict[str, An
     torch.optim.SGD(twin.parameters(), lr=0.1).step()
     assert torch.allclose(_weights(model), _weights(twin), atol=1e-6)
     assert torch.equal(model.a, model.b) and model.a.abs().max() > 0
+
+
+def _trained(config: TrainConfig) -> tuple[nn.Module, float]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    x, y = torch.randn(40, 6), torch.randint(0, 3, (40,))
+    return model, train(model, x, y, config, seed=1, round=1).loss
+
+
+def test_bf16_rounds_what_passes_and_keeps_weights_in_float32() -> None:
+    whole, half = (TrainConfig(batch_size=8, epochs=3, precision=p) for p in ("float32", "bf16"))
+    (exact, loss), (rounded, near), (again, same) = _trained(whole), _trained(half), _trained(half)
+    assert near == same and near == pytest.approx(loss, rel=0.05) and near != loss
+    for one, two, three in zip(exact.parameters(), rounded.parameters(), again.parameters(), strict=True):
+        assert two.dtype == torch.float32 and torch.equal(two, three) and not torch.equal(one, two)
+        torch.testing.assert_close(one, two, rtol=0.05, atol=0.02)
+
+
+def test_refuses_an_unknown_precision() -> None:
+    with pytest.raises(BadOption, match="precision 'fp8' is unknown: choose one of float32, bf16"):
+        TrainConfig(precision="fp8")  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_a_compiled_model_trains_to_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+    compile_ = torch.compile
+    monkeypatch.setattr(training, "_BACKEND", "aot_eager")
+    monkeypatch.setattr(torch, "compile", lambda m, backend: compiled.append(backend) or compile_(m, backend=backend))
+    (plain, loss), (other, near) = (
+        _trained(TrainConfig(batch_size=8)),
+        _trained(TrainConfig(batch_size=8, compile=True)),
+    )
+    assert compiled == ["aot_eager"] and near == pytest.approx(loss, rel=1e-5)
+    for one, two in zip(plain.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
