@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from crypto import WireError
+from crypto.texts import json_of
 from fedsim.errors import FedsimError
 from strategies.records import NamedArrays, model_bytes, model_from_bytes
 from strategies.sealed_state import SealedState
@@ -138,7 +139,7 @@ def load_clients(folder: Path, at: int) -> dict[int, RecordDict]:
         return {}
     _, sections = _read(path)
     try:
-        index: dict[str, dict[str, int]] = json.loads(sections["index"])
+        index: dict[str, dict[str, int]] = json_of(sections["index"])
         return {
             int(client): RecordDict({name: _record(sections[str(number)], name) for name, number in own.items()})
             for client, own in index.items()
@@ -180,7 +181,7 @@ def _read(path: Path) -> tuple[int, dict[str, bytes]]:
     try:
         if end < 0:
             raise ValueError("it has no first line")
-        head = json.loads(data[:end])
+        head = json_of(data[:end])
         version, at, lengths, digest = head["version"], head["round"], head["sections"], head["sha256"]
         if version != _VERSION:
             raise FedsimError(f"{path} has format version {version}: this program reads {_VERSION}; start a new run")
@@ -191,7 +192,7 @@ def _read(path: Path) -> tuple[int, dict[str, bytes]]:
         if start != len(data) or _digest(at, lengths, sections.values()) != digest:
             raise FedsimError(f"{path} is damaged: its checksum does not match; use an older checkpoint")
         return int(at), sections
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise _no_checkpoint(path, error) from error
 
 

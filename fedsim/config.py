@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from fedsim._config.describe import Key, schema
+from fedsim._config.extremes import extremes
 from fedsim._config.files import apply_overrides, parse_toml, put_all, read_toml, template
 from fedsim._config.files import to_toml as _to_toml
 from fedsim._config.flat import Scalar, flatten, unflatten
@@ -77,7 +78,9 @@ class RunConfig(Settings):
     """
 
     def __init__(self, /, **data: Any) -> None:
-        given = implied({name: _plain(value) for name, value in data.items()})
+        if extreme := extremes(plain := {name: _plain(value) for name, value in data.items()}):
+            raise ConfigError(extreme)
+        given = implied(plain)
         try:
             super().__init__(**given)
         except ValidationError as error:

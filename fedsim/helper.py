@@ -23,6 +23,7 @@ from crypto.preamble.aggregator import HelperAdder
 from crypto.preamble.dpf import Group
 from crypto.preamble.noise import NoNoiseForTests
 from crypto.preamble.scheme import Parameters, PreambleSum
+from crypto.texts import json_of
 from strategies.helper_link import (
     ADD,
     HELLO,
@@ -68,7 +69,7 @@ class Task:
             InputError: a field is missing, unknown or of the wrong type.
         """
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = json_of(path.read_text(encoding="utf-8"))
             given = values["parameters"]
             if unknown := set(given) - {f.name for f in fields(Parameters)}:
                 raise KeyError(f"unknown parameters {sorted(unknown)}")
@@ -193,17 +194,17 @@ def read_released(path: Path, run: bytes) -> tuple[int, int]:
     if not path.exists():
         return 0, 0
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
+        held = json_of(path.read_text(encoding="utf-8"))
         last, count = held.get(run.hex(), [0, 0])
         return int(last), int(count)
-    except (AttributeError, TypeError, ValueError, OverflowError, RecursionError) as error:
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise InputError(
             f"{path} is damaged ({error}): without it rounds could be released twice; restore it"
         ) from error
 
 
 def _write_released(path: Path, run: bytes, last: int, count: int) -> None:
-    held = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    held = json_of(path.read_text(encoding="utf-8")) if path.exists() else {}
     fresh = path.with_suffix(".new")
     with fresh.open("w", encoding="utf-8") as file:
         json.dump(held | {run.hex(): [last, count]}, file)

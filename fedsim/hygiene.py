@@ -4,7 +4,6 @@ Archives are opened: wheels and other zip files, tar files, and the layers in an
 """
 
 import io
-import json
 import re
 import tarfile
 import zipfile
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from crypto import WireError
 from crypto.keys import MAGIC, KeyBundle
+from crypto.texts import json_of
 from fedsim.doctor import Check
 from fedsim.errors import ConfigError, Problem
 from fedsim.keystore import kept_at
@@ -146,7 +146,7 @@ def _secret_bytes(data: bytes) -> int:
 def _only_clients_open(path: Path) -> bool:
     """Return whether this is the folder of a run whose server must not hold a model."""
     try:
-        record = json.loads((path / "run.json").read_text(encoding="utf-8"))
+        record = json_of((path / "run.json").read_text(encoding="utf-8"))
         return bool(record["protection"]["opened_by"] == "clients")
     except (OSError, ValueError, KeyError, TypeError):
         return False
@@ -161,8 +161,8 @@ def _plain_values(file: _File) -> Iterator[Check]:
     if file.name.endswith(".ckpt"):
         head = file.data[: file.data.find(b"\n") + 1]
         try:
-            names = [name for name, _ in json.loads(head)["sections"]]
-            at = json.loads(head)["round"]
+            names = [name for name, _ in json_of(head)["sections"]]
+            at = json_of(head)["round"]
         except (ValueError, KeyError, TypeError):
             return
         if "sealed" not in names and at > 0:

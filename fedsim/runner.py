@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 #: Sustained operations per second of one core that the choice of an engine assumes, and the run that is worth Ray.
 _CORE_FLOPS = 5e9
 _WORTH_RAY_S = 120.0
-#: The disk is full, the user's share of it is used up, or a file is larger than allowed.
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+#: The disk is full, the user's share of it is used up, a file is larger than allowed, or nothing may be written.
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 #: Names that are tried for a run without one, where other runs start in the same second.
 _NAME_TRIES = 20
 
@@ -107,12 +107,12 @@ def run(config: RunConfig, observer: Observer, *, resume: bool = False) -> RunRe
         else:
             keys = stack.enter_context(fresh_keys(sizing.protection, secure_plan(sizing)))
         config, folder = _claim(config, resume)
-        if keeps:
-            keys = stack.enter_context(kept(keys, folder.path))
-        stack.callback(forget_keys, keys.server)
-        stack.callback(forget_keys, keys.clients)
         run_config = to_run_config(with_values(located, {"output.name": config.output.name}))
         try:
+            if keeps:
+                keys = stack.enter_context(kept(keys, folder.path))
+            stack.callback(forget_keys, keys.server)
+            stack.callback(forget_keys, keys.clients)
             engine = choose_engine(sizing)
             cohort, why = _cohort(sizing, folder, resume) if engine in ("inline", "ray") else (False, "")
             started, notes = time.monotonic(), {"engine": engine, "cohort": cohort, "estimated": wanted.figures()}
@@ -133,13 +133,14 @@ def run(config: RunConfig, observer: Observer, *, resume: bool = False) -> RunRe
                 outcome = _open_as_client(folder, site_of(run_config, {"keys": keys.clients or ""}), outcome)
         except BaseException as error:
             _settle(folder, config, error)
-            if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            if isinstance(error, OSError) and error.errno in _UNWRITABLE:
                 raise errors.FedsimError(
                     f"{error.filename or folder.path} cannot be written ({error.strerror}): the run has stopped after "
-                    f"its last checkpoint; make room, then go on with `fedsim run --resume {folder.path}`"
+                    "its last checkpoint; make room and let it be written, then go on with "
+                    f"`fedsim run --resume {folder.path}`"
                 ) from error
             raise
-        report = _report(folder, config)
+    report = _report_of_finished(folder, config)
     result = RunResult(folder.path, outcome.metrics, outcome.state, outcome.weights_sha256, engine, report)
     observer.finished(_summary(result))
     return result
@@ -339,6 +340,16 @@ def _last_metrics(folder: RunFolder) -> dict[str, float]:
         prefix = "" if row["name"].startswith("train_") else f"{row['side']}_"
         found[prefix + row["name"]] = row["value"]
     return found
+
+
+def _report_of_finished(folder: RunFolder, config: RunConfig) -> Path | None:
+    try:
+        return _report(folder, config)
+    except (MeasureError, OSError) as error:
+        raise errors.FedsimError(
+            f"the run is finished and saved in {folder.path}, but not its report ({error}); correct that, then call "
+            f"`fedsim report {folder.path}`"
+        ) from error
 
 
 def _report(folder: RunFolder, config: RunConfig) -> Path | None:

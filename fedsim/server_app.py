@@ -31,6 +31,7 @@ from fedsim.stock import run_stock
 from fedsim.tasks.heterogeneity import jensen_shannon, label_emd
 from strategies.base import FederatedStrategy
 from strategies.errors import EmptyRound, StrategyError, TooFewReplies
+from strategies.frozen import HELD
 from strategies.nodes import Participation
 from strategies.records import NamedArrays, model_bytes, model_record
 
@@ -165,8 +166,13 @@ def serve(folder: RunFolder, grid: Grid, site: Site, watcher: Observer, *, resum
     done = point.round if point else 0
     clock = clock_of(site)
     clients = grid if isinstance(grid, Remembering) else None
-    if point is not None and clients is not None:
-        clients.restore_client_states(load_clients(folder.clients, done))
+    if point is not None:
+        kept = load_clients(folder.clients, done) if clients is not None else {}
+        if clients is not None:
+            clients.restore_client_states(kept)
+        if not kept:
+            # Clients that were not brought back from the disk hold nothing of what was sent to them once.
+            point.strategy.pop(HELD, None)
     recorder = Recorder(folder, site, watcher, clock, resumed_round=done if resume else None, clients=clients)
     if config.faults.duplicate:
         grid = DuplicatingGrid(grid, config.faults.duplicate, config.faults.rounds)

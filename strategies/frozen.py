@@ -1,18 +1,23 @@
 """Arrays that never change in a run are sent to each client once, and kept by it.
 
 The server notes who holds them: clients whose reply counted. One that did not answer, or that starts anew, is sent
-them again; one that was taken to hold them and does not says so, and is sent them next time.
+them again; one that was taken to hold them and does not says so, and is sent them next time. Notes of who holds what
+are part of a checkpoint, as clients' memories are where they are simulated; see :data:`HELD`.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from numpy.typing import NDArray
 
 from crypto import LayoutMismatch
 from strategies._leff_blocks import joined
 from strategies.records import NamedArrays, model_record, read_model
 
+#: Key of a strategy's state: nodes that hold what was sent once. Left out where clients' memories are not restored.
+HELD = "held"
 _NOTE, _KEPT = "frozen", "frozen-arrays"
 
 
@@ -32,6 +37,15 @@ class FrozenOnce:
     def key(self) -> bytes:
         """Hash of the arrays' layout; a client keeps those of one model."""
         return self.arrays.layout.hash
+
+    @classmethod
+    def resumed(cls, arrays: NamedArrays, state: Mapping[str, NDArray[np.generic]]) -> "FrozenOnce":
+        """Return notes that go on from a strategy's state, see :meth:`held`."""
+        return cls(arrays, {int(node) for node in state.get(HELD, ())})
+
+    def held(self) -> dict[str, NDArray[np.generic]]:
+        """Return who holds the arrays, for a checkpoint: nodes' ids as uint64; nothing where nobody does."""
+        return {HELD: np.array(sorted(self._held), np.uint64)} if self._held else {}
 
     def missing(self, node: int) -> bool:
         """Note that a node is asked, and tell whether it must be sent the arrays."""

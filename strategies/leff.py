@@ -60,7 +60,7 @@ from strategies.base import FederatedStrategy
 from strategies.errors import Incompatible
 from strategies.fedavg import Floats, replace
 from strategies.fold import Fold
-from strategies.frozen import FrozenOnce
+from strategies.frozen import HELD, FrozenOnce
 from strategies.memory import training_bytes
 from strategies.nodes import Node
 from strategies.outcome import RoundRecord, mean_arrays, means
@@ -146,6 +146,7 @@ class LEFF(FederatedStrategy):
         self._own: tuple[nn.Module, Parts] | None = None
         self._proxy: Proxy | None = None
         self._frozen: FrozenOnce | None = None
+        self._resumed: dict[str, NDArray[np.generic]] = {}
         self.assigned: dict[int, Assignment] = {}
         self.stated: dict[int, int] = {}
         self.scores: NDArray[np.float64] = np.zeros(0)
@@ -212,7 +213,7 @@ class LEFF(FederatedStrategy):
             raise Incompatible(
                 f"buffers '{self.buffers.mode}' with strategy 'leff': a client has some of the blocks only; use average"
             )
-        self._frozen = FrozenOnce(picked(self.state, self.parts.stem))
+        self._frozen = FrozenOnce.resumed(picked(self.state, self.parts.stem), self._resumed)
 
     def _training_content(self, plan: RoundPlan, config: ConfigRecord | None) -> RecordDict:
         return self._plan_content(plan, config)
@@ -379,13 +380,18 @@ class LEFF(FederatedStrategy):
     # ----------------------------------------------------------------- checkpoints
 
     def state_dict(self) -> dict[str, NDArray[np.generic]]:
-        """The students that the next round's go on from, and stated capacities; draws follow from seed and round."""
+        """The students that the next round's go on from, stated capacities, and who holds the embeddings.
+
+        Draws follow from seed and round.
+        """
+        held = self._frozen.held() if self._frozen is not None else {}
         stated = np.array(sorted(self.stated.items()), np.int64).reshape(-1, 2)
-        return self.compressor.state_dict() | ({"stated": stated} if len(stated) else {})
+        return self.compressor.state_dict() | ({"stated": stated} if len(stated) else {}) | held
 
     def load_state_dict(self, state: dict[str, NDArray[np.generic]]) -> None:
         """See :meth:`~strategies.base.FederatedStrategy.load_state_dict`."""
-        students = {key: array for key, array in state.items() if key != "stated"}
+        self._resumed = state
+        students = {key: array for key, array in state.items() if key not in ("stated", HELD)}
         self.compressor.load_state_dict(students, checked(self.model).blocks)
         self.stated = {int(client): int(blocks) for client, blocks in state.get("stated", [])}
 

@@ -8,8 +8,10 @@ adapters are averaged as they are). What is frozen is sent to each client once.
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 from torch import nn
 
 from crypto import Layout
@@ -41,6 +43,7 @@ class FedPartial(FederatedStrategy):
         super().__init__(**common)
         self.stem, self.trained = stem, trained
         self._frozen: FrozenOnce | None = None
+        self._resumed: dict[str, NDArray[np.generic]] = {}
 
     def travelling(self, layout: Layout, server_round: int) -> Layout:
         """Return the layout of what is trained.
@@ -61,7 +64,8 @@ class FedPartial(FederatedStrategy):
         super().begin(grid, initial_arrays)
         assert self.state is not None
         moving = set(self.travelling(self.state.layout, 0).names)
-        self._frozen = FrozenOnce(picked(self.state, [n for n in self.state.arrays if n not in moving]))
+        frozen = picked(self.state, [n for n in self.state.arrays if n not in moving])
+        self._frozen = FrozenOnce.resumed(frozen, self._resumed)
 
     def _training_content(self, plan: RoundPlan, config: ConfigRecord | None) -> RecordDict:
         if self.protection.opened_by == "clients":
@@ -90,6 +94,14 @@ class FedPartial(FederatedStrategy):
         """Note that these nodes hold the frozen arrays now."""
         if self._frozen is not None:
             self._frozen.delivered(nodes)
+
+    def state_dict(self) -> dict[str, NDArray[np.generic]]:
+        """Who holds the frozen arrays."""
+        return self._frozen.held() if self._frozen is not None else {}
+
+    def load_state_dict(self, state: dict[str, NDArray[np.generic]]) -> None:
+        """See :meth:`~strategies.base.FederatedStrategy.load_state_dict`."""
+        self._resumed = state
 
     def apply(self, mean: Floats, server_round: int) -> None:
         """Replace what was trained by its mean."""

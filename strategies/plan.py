@@ -14,6 +14,7 @@ from flwr.app import ConfigRecord
 
 from crypto import Layout, WireError
 from crypto.base import Plan, Tag
+from crypto.texts import json_of
 
 Payload = Literal["weights", "delta"]
 Weighting = Literal["examples", "uniform"]
@@ -155,8 +156,8 @@ def _secure(length: int, clients: int, bound: float) -> Plan:
 
 def _names(text: str) -> tuple[str, ...]:
     try:
-        names = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        names = json_of(text)
+    except ValueError as error:
         raise WireError(f"plan field 'names' is no list of names ({error}): versions must agree") from error
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise WireError(f"plan field 'names' is {names!r:.80}: expected a list of names; versions must agree")

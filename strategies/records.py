@@ -18,6 +18,7 @@ from safetensors.numpy import load, save
 
 from crypto import InputError, Layout, WireError
 from crypto.packing import DTYPES
+from crypto.texts import json_of
 from strategies.wire_size import buffer_of, inside, wire_bytes
 
 __all__ = [
@@ -147,7 +148,7 @@ def model_from_bytes(data: bytes) -> NamedArrays:
     """
     try:
         tensors = load(data)
-        order, dtypes = json.loads(_metadata(data)["fedsim"])
+        order, dtypes = json_of(_metadata(data)["fedsim"])
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise WireError(f"{len(data)} bytes are not a safetensors model ({error}): the message was damaged") from error
     if sorted(order) != sorted(tensors) or not set(dtypes) <= set(tensors):
@@ -159,7 +160,7 @@ def model_from_bytes(data: bytes) -> NamedArrays:
 
 def _metadata(data: bytes) -> dict[str, str]:
     length = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + length])
+    header = json_of(data[8 : 8 + length])
     metadata = header.get("__metadata__", {})
     return metadata if isinstance(metadata, dict) else {}
 

@@ -10,6 +10,7 @@ from flwr.app import ConfigRecord
 from safetensors.numpy import load, save
 
 from crypto import WireError
+from crypto.texts import json_of
 from strategies.plan import RoundPlan
 
 _VERSION = "1"
@@ -59,8 +60,8 @@ class SealedState:
         """
         try:
             arrays = load(data)
-            head = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-            notes: dict[str, Any] = json.loads(head["__metadata__"]["fedsim"])
+            head = json_of(data[8 : 8 + int.from_bytes(data[:8], "little")])
+            notes: dict[str, Any] = json_of(head["__metadata__"]["fedsim"])
             if notes["version"] != _VERSION:
                 raise WireError(f"sealed state of version {notes['version']}: this program reads {_VERSION}")
             values = notes["plan"] | {k: bytes.fromhex(v) for k, v in notes["bytes"].items()}

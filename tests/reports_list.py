@@ -145,4 +145,7 @@ REPORTS: dict[str, Report] = {
     "D16": Report("drill: interrupt", "Ctrl-C or SIGTERM at any moment"),
     "D17": Report("drill: full disk", "the disk fills up in the middle of a run"),
     "D18": Report("drill: two at once", "two runs take one folder, or two clients one number"),
+    "D19": Report(
+        "drill: rough use", "settings of a megabyte or without end, nested a thousand times, with zero characters"
+    ),
 }

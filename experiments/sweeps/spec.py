@@ -43,6 +43,7 @@ import numpy as np
 from experiments.sweeps.checks import check
 from fedsim.config import ConfigError, RunConfig, config_from_dict, with_values
 from fedsim.errors import Problem
+from fedsim.toml import text_of, toml_of
 
 __all__ = ["Spec", "Trial", "read_spec"]
 
@@ -107,12 +108,10 @@ def read_spec(path: Path, folder: Path) -> Spec:
         ConfigError: the file cannot be read, a key is unknown or of the wrong type, or a combination is refused and the
             sweep does not skip such; all problems together.
     """
-    import tomllib
-
     try:
-        text = path.read_text(encoding="utf-8")
-        data = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        text = text_of(path)
+        data = toml_of(text)
+    except (OSError, ValueError) as error:
         raise ConfigError(
             [Problem("sweep", str(path), f"is no sweep ({error})", "see docs/heterogeneity.md")]
         ) from None

@@ -1,11 +1,11 @@
 """One trial: an ordinary run in an ordinary folder, begun, resumed, or found finished."""
 
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from crypto.texts import json_of
 from fedsim.config import RunConfig, load_config
 from fedsim.errors import exit_code_of
 from fedsim.keystore import has_keys
@@ -37,7 +37,7 @@ def state_of(config: RunConfig) -> State:
     """Return where a trial stands, by its folder; other settings than its own count as missing."""
     folder = folder_of(config)
     try:
-        record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        record = json_of((folder / "run.json").read_text(encoding="utf-8"))
         if load_config(folder / "config.toml") != config:
             return State("missing", "its folder has other settings")
         if record["status"] not in STATUSES:

@@ -31,8 +31,8 @@ def exits(json_stream: TextIO | None = None) -> Iterator[None]:
             # The world's fault, not the program's: a folder where a file must be, a right that is missing.
             code = FAILED
             text = (
-                f"{error.filename}: {error.strerror or error}; it must be of the right kind and open to this user: "
-                "correct that and call again"
+                f"{error.filename}: {error.strerror or error}; it must be there, of the right kind and open to this "
+                "user: correct that and call again"
             )
         if code is None:
             raise

@@ -1,7 +1,6 @@
 """Settings from and to TOML, with overrides from the command line."""
 
 import datetime as dt
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,11 @@ from fedsim._config.base import Section
 from fedsim._config.describe import allowed, variants
 from fedsim._config.run import Settings
 from fedsim.errors import ConfigError, Problem
+from fedsim.toml import text_of, toml_of
 
 Table = dict[str, Any]
+#: section.table.option, and one more.
+_LONGEST_KEY = 4
 
 
 def read_toml(path: Path) -> Table:
@@ -24,13 +26,16 @@ def read_toml(path: Path) -> Table:
         ConfigError: there is no such file, or it is not TOML; the message names the line.
     """
     try:
-        data = parse_toml(path.read_text(encoding="utf-8"), str(path))
-        return _of_flower_app(path, data) if path.name == "pyproject.toml" else data
+        text = text_of(path)
     except OSError as error:
         reason = error.strerror or str(error)
         raise _refuse(str(path), f"cannot be read ({reason})", "name a TOML file; `fedsim config` prints one") from None
     except UnicodeDecodeError:
         raise _refuse(str(path), "must be TOML, which is UTF-8 text", "`fedsim config` prints a valid file") from None
+    except ValueError as error:
+        raise _refuse(str(path), str(error), "name a file of settings; `fedsim config` prints one") from None
+    data = parse_toml(text, str(path))
+    return _of_flower_app(path, data) if path.name == "pyproject.toml" else data
 
 
 def _of_flower_app(path: Path, data: Table) -> Table:
@@ -49,13 +54,11 @@ def parse_toml(text: str, source: str) -> Table:
         ConfigError: it is not TOML.
     """
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return toml_of(text)
+    except ValueError as error:
         raise _refuse(
             source, f"is not TOML: {error}", "texts need quotes; `fedsim config` prints a valid file"
         ) from None
-    except RecursionError:
-        raise _refuse(source, "is nested too deeply", "`fedsim config` prints a valid file") from None
 
 
 def _refuse(value: str, rule: str, remedy: str) -> ConfigError:
@@ -70,7 +73,7 @@ def parse_override(text: str) -> tuple[tuple[str, ...], Any]:
     """
     key, equals, value = (part.strip() for part in text.partition("="))
     path = tuple(key.split("."))
-    if not equals or not all(path):
+    if not equals or not all(path) or len(path) > _LONGEST_KEY:
         problem = Problem("--set", text, "must be section.key=value", "write for instance --set federation.rounds=3")
         raise ConfigError([problem])
     return path, parse_value(value)
@@ -79,8 +82,8 @@ def parse_override(text: str) -> tuple[tuple[str, ...], Any]:
 def parse_value(text: str) -> Any:
     """Read one value: a TOML scalar, array or inline table, else the text itself."""
     try:
-        value = tomllib.loads(f"value = {text}")["value"] if "\n" not in text else text
-    except (tomllib.TOMLDecodeError, KeyError, RecursionError):
+        value = toml_of(f"value = {text}")["value"] if "\n" not in text else text
+    except (ValueError, KeyError):
         return text
     # A folder named 2026-01-31 is a name, not a date.
     return text if isinstance(value, dt.date | dt.time) else value

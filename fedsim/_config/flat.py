@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from crypto.texts import json_of
 from fedsim._config.run import Settings
 from fedsim.errors import ConfigError, Problem
 
@@ -70,4 +71,4 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _decode(value: Any) -> Any:
-    return json.loads(value[len(_MARK) :]) if isinstance(value, str) and value.startswith(_MARK) else value
+    return json_of(value[len(_MARK) :]) if isinstance(value, str) and value.startswith(_MARK) else value

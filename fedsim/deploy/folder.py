@@ -15,7 +15,6 @@
 """
 
 import re
-import tomllib
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 import tomli_w
 
 from fedsim.errors import ConfigError, Problem
+from fedsim.toml import text_of, toml_of
 
 NODE_FILE = "node.toml"
 #: Where the second aggregator listens in ``helper/socket``, with transport = relay.
@@ -202,7 +202,7 @@ class Node:
         """
         path = folder / NODE_FILE
         try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
+            values = toml_of(text_of(path))
         except FileNotFoundError:
             remedy = "name a client's folder, such as deployment/clients/0"
             raise ConfigError([Problem("FOLDER", str(folder), f"holds no {NODE_FILE}", remedy)]) from None

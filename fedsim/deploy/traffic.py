@@ -6,13 +6,13 @@ metadata, questions for new messages, and heartbeats. All that is framing here, 
 top; the proxy does not see them.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from crypto.texts import json_of
 from fedsim.errors import FedsimError
 from fedsim.measure.ledger import Ledger
 from fedsim.measure.runfolder import RunFolder
@@ -104,7 +104,7 @@ def _parsed(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
         # Under compose the lines come with the service's name in front.
         start = line.find("{")
         if start >= 0 and line.rstrip().endswith("}"):
-            yield json.loads(line[start:])
+            yield json_of(line[start:])
 
 
 @dataclass(frozen=True, slots=True)

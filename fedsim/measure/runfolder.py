@@ -9,7 +9,6 @@
     checkpoints/      report.html      figures/*.png
 """
 
-import json
 import os
 import platform
 import subprocess
@@ -20,6 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+from crypto.texts import json_of
 from fedsim.measure._files import write_json, write_text
 from fedsim.measure.errors import RunFolderError
 
@@ -125,7 +125,7 @@ class RunFolder:
             RunFolderError: the file is not a record.
         """
         try:
-            content = json.loads(self.run.read_text(encoding="utf-8"))
+            content = json_of(self.run.read_text(encoding="utf-8"))
             names = {item.name for item in fields(RunRecord)}
             known = {key: value for key, value in content.items() if key in names}
             record = RunRecord(**known)

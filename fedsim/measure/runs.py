@@ -2,7 +2,6 @@
 
 import json
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from crypto.texts import json_of
 from fedsim.measure._files import plain_json, write_json, write_text
 from fedsim.measure.errors import LedgerError, RunFolderError
 from fedsim.measure.ledger import Ledger
 from fedsim.measure.metrics import ROUND_S, VIRTUAL_ROUND_S, Metrics, Side
 from fedsim.measure.runfolder import RunFolder, RunRecord
+from fedsim.toml import toml_of
 
 #: Clients up to which the partition's file is indented.
 _READABLE = 2000
@@ -160,7 +161,7 @@ def read_partition(folder: RunFolder) -> Partition | None:
     if not folder.partition.exists():
         return None
     try:
-        content = json.loads(folder.partition.read_text(encoding="utf-8"))
+        content = json_of(folder.partition.read_text(encoding="utf-8"))
         return Partition(content["sizes"], content["classes"], content["histogram"], content["measures"])
     except (ValueError, KeyError, TypeError) as error:
         raise RunFolderError(f"{folder.partition} is no partition ({error!r}); restore it or delete it") from error
@@ -168,8 +169,8 @@ def read_partition(folder: RunFolder) -> Partition | None:
 
 def _config(text: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+        return toml_of(text)
+    except ValueError:
         return {}
 
 

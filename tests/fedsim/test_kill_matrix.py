@@ -87,6 +87,7 @@ def test_cells_that_are_missing_are_refused_at_start(tmp_path, strategy, protect
 
 
 @needs_seal
+@pytest.mark.timeout(1200)
 @pytest.mark.report("U65")
 @pytest.mark.parametrize(("strategy", "protection"), CELLS)
 def test_every_strategy_resumes_to_the_same_bits(processes, tmp_path, monkeypatch, strategy, protection):

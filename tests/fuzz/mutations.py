@@ -46,8 +46,14 @@ def _digits(data: bytearray, coin: random.Random) -> None:
     """Put another number in the place of one that is written as text."""
     at = next((i for i in range(coin.randrange(len(data)), len(data)) if 48 <= data[i] < 58), None)
     if at is not None:
-        choices = (b"-1", b"0", b"1e400", b"9" * 40, b"NaN", b"null", b'"x"', b"[]", b"{}", b"true")
+        choices = (b"-1", b"0", b"1e400", b"9" * 40, b"9" * 5000, b"NaN", b"null", b'"x"', b"[]", b"{}", b"true")
         data[at : at + 1] = coin.choice(choices)
+
+
+def _nest(data: bytearray, coin: random.Random) -> None:
+    """Open tables or lists without end."""
+    at = coin.randrange(len(data))
+    data[at:at] = coin.choice((b"[", b'{"a":', b"{a=", b"a.")) * coin.choice((20, 100, 5000))
 
 
 _KINDS: tuple[Callable[[bytearray, random.Random], None], ...] = (
@@ -59,6 +65,7 @@ _KINDS: tuple[Callable[[bytearray, random.Random], None], ...] = (
     _edge,
     _repeat,
     _digits,
+    _nest,
 )
 
 
