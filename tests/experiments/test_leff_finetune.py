@@ -53,7 +53,9 @@ def test_rows_are_read_as_they_were_written(tmp_path):
 
 def test_the_stored_results_are_rows_of_known_arms():
     tables = sorted(Path("experiments/results").glob("leff_*.csv"))
-    assert {"leff_digits", "leff_digits_even", "leff_minilm"} <= {table.stem for table in tables}
+    assert {"leff_digits", "leff_digits_even", "leff_digits_sweep", "leff_minilm", "leff_word_order"} <= {
+        table.stem for table in tables
+    }
     for table in tables:
         rows = read(table)
         assert len(rows) > 3 and all(row.arm.split()[0] in ARMS and 0 <= row.accuracy <= row.best <= 1 for row in rows)
