@@ -10,6 +10,8 @@ from fedsim.measure._chart import LIGHT, Bars, Chart, Heat, Line, Lines, Spans
 _MARKERS_UP_TO = 60
 _TICK_EACH_UP_TO = 25
 _BARS_APART_UP_TO = 40
+#: Letters of all names together that fit below the columns of a chart.
+_LETTERS_BELOW = 80
 
 
 def plotly_js() -> str:
@@ -148,8 +150,27 @@ def _bars(chart: Bars) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         "bargap": 0.15 if len(chart.x) <= _BARS_APART_UP_TO else 0,
         "hovermode": "x unified",
         "xaxis": axis,
+        "showlegend": len(data) > 1,
+        "legend": {"traceorder": "normal"},
     }
-    return data, layout | {"showlegend": len(data) > 1, "legend": {"traceorder": "normal"}}
+    if named and sum(len(str(x)) for x in chart.x) > _LETTERS_BELOW:
+        return _lying(data, layout, chart)
+    return data, layout
+
+
+def _lying(
+    data: list[dict[str, Any]], layout: dict[str, Any], chart: Bars
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Turn columns into rows: long names below columns would take the place of the columns."""
+    rows = [
+        trace | {"orientation": "h", "x": trace["y"], "y": trace["x"], "hovertemplate": "%{x:.4~g}"} for trace in data
+    ]
+    axes = {
+        "xaxis": {"title": {"text": _safe(chart.y_label)}},
+        "yaxis": {"title": {"text": ""}, "type": "category", "autorange": "reversed", "dtick": 1},
+    }
+    height = 130 + len(chart.x) * (18 if chart.stacked else max(18, 8 * len(data)))
+    return rows, layout | axes | {"hovermode": "y unified", "height": max(340, height)}
 
 
 def _heat(chart: Heat) -> tuple[list[dict[str, Any]], dict[str, Any]]:

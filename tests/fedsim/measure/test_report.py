@@ -4,11 +4,13 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import plotly.graph_objects as go
 import pytest
 from PIL import Image
 
+from fedsim.measure._chart import Bars
 from fedsim.measure._plotly import figure
 from fedsim.measure.charts import charts
 from fedsim.measure.errors import LedgerError, ReportError, RunFolderError
@@ -100,6 +102,18 @@ def test_plotly_accepts_every_figure(make_run: MakeRun) -> None:
             '"colorscale": "heat"', '"colorscale": "Blues"'
         )
         go.Figure(json.loads(real))
+
+
+def test_columns_with_long_names_lie_down() -> None:
+    def painted(names: list[str]) -> dict[str, Any]:
+        words = {"key": "k", "group": "Time", "title": "t", "note": "n", "x_label": "", "y_label": "time (s)"}
+        layers = [("train", [float(n) for n in range(len(names))], 0)]
+        return figure(Bars(**words, x=names, layers=layers))
+
+    standing, lying = painted(["bfv", "plain"]), painted([f"fedavg, alpha 0.{n}, participation 0.5" for n in range(20)])
+    assert standing["data"][0]["x"] == ["bfv", "plain"] and "height" not in standing["layout"]
+    assert lying["data"][0]["orientation"] == "h" and lying["data"][0]["x"][19] == 19.0
+    assert lying["layout"]["xaxis"]["title"]["text"] == "time (s)" and lying["layout"]["height"] >= 20 * 18
 
 
 def test_several_runs_are_laid_over_each_other(make_run: MakeRun, tmp_path: Path) -> None:
