@@ -111,6 +111,10 @@ def put_all(data: Table, values: Iterable[tuple[tuple[str, ...], Any]]) -> Table
     """Return settings with values put at their paths; see :func:`apply_overrides` for what a change of name means."""
     # Names first, so that `--set strategy.mu=1 --set strategy.name=fedprox` works in either order.
     for path, value in sorted(values, key=lambda item: item[0][1:] != ("name",)):
+        if len(path) > _LONGEST_KEY:
+            raise _refuse(
+                ".".join(path)[:80], "is a key of too many parts", "keys are section.key, or section.key.option"
+            )
         data = _put(data, path, value)
     return data
 
