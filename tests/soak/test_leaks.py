@@ -118,7 +118,7 @@ run(load_config(None, sys.argv[1:]), Watch())
 def slope(folder: Path, rounds: int, skip: int, window: int) -> float:
     """Return by how many bytes a round the memory of a run's process rises after the first `skip` rounds.
 
-    The median over windows of rounds: what grows does so in all of them, while a table made anew in one of them, such as
+    The median over windows of rounds: what grows does so in all, while a table that is made anew in one, such as
     the interpreter's own of interned names (4 MB), is no growth.
     """
     words = [*TINY, f"federation.rounds={rounds}", "federation.evaluate_every=50", "engine.name=inline"]
