@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
-LANGUAGES = ("console", "python", "toml", "text", "bash", "ini", "csv")
+LANGUAGES = ("console", "python", "toml", "text", "bash", "ini", "csv", "yaml")
 _SERVES = ("helper serve", "deploy node", "deploy server", "deploy up")
 _BLOCK = re.compile(r"((?:<!-- [^\n]*-->\n)*)```([^\n]*)\n(.*?)```", re.S)
 
