@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import fedsim.runner as runner
-from fedsim._config.strategies import STRATEGIES
+from fedsim._config.strategies import FAMILIES, STRATEGIES
 from fedsim.checkpoint import load_checkpoint
 from fedsim.errors import ConfigError
 from fedsim.keystore import kept_at
@@ -45,7 +45,7 @@ PROTECTIONS = {
         "protection.blocks=1",
     ],
 }
-OURS = [name for name in STRATEGIES if name != "flwr"]
+OURS = [name for name in STRATEGIES if name not in FAMILIES]
 #: Servers that read the sum have no place where only clients can, nor clients that hold the model where a server opens.
 REFUSED = {(name, protection) for name in ("fedavgm", "fedadam", "fedbuff", "leff") for protection in ("bfv", "rlwe")}
 REFUSED |= {("dictpfl", "preamble"), ("fedml-he", "preamble")}
