@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from crypto.texts import DEEPEST, deeper_than
+from crypto.texts import shallow
 
 __all__ = ["LARGEST_BYTES", "text_of", "toml_of"]
 
@@ -34,10 +34,5 @@ def toml_of(text: str) -> dict[str, Any]:
         ValueError: it is not TOML, a number is too long, or it is nested deeper than
             :data:`crypto.texts.DEEPEST`.
     """
-    try:
-        value = tomllib.loads(text)
-    except RecursionError:
-        raise ValueError(f"nested deeper than {DEEPEST}") from None
-    if deeper_than(DEEPEST, value):
-        raise ValueError(f"nested deeper than {DEEPEST}")
+    value: dict[str, Any] = shallow(tomllib.loads, text)
     return value
